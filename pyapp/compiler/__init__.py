@@ -1,0 +1,1 @@
+"""Graph to plan: fusion, memory, lowering; and a NumPy run of any graph."""

@@ -1,0 +1,1 @@
+"""The device side at work."""

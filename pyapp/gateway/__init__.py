@@ -1,0 +1,1 @@
+"""The server side (CPython): static site and cloud stream."""

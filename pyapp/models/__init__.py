@@ -1,0 +1,1 @@
+"""What a model is: a graph and its tensor names."""

@@ -1,0 +1,1 @@
+"""Which side answers."""

@@ -1,0 +1,1 @@
+"""Pixels to a tensor, a tensor to facts."""

@@ -1,0 +1,1 @@
+"""Files of weights: readers, quant formats, the store."""
