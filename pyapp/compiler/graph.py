@@ -1,0 +1,111 @@
+"""A model as a list of named operations over named tensors.
+
+A graph says what is computed, not how: passes (``passes.py``) fuse it, ``memory.py`` gives its activations their
+places, ``lowering.py`` picks kernels. ``reference.py`` runs it in NumPy, fused or not, and is the tests' oracle.
+
+Operations (inputs → outputs; T = tokens or pixels, all float32 unless said):
+
+    embed           ids [T] u32, table [V, H] → x [T, H]
+    rms_norm        x [T, H], gain [H] → y [T, H]                      attrs eps
+    linear          x [T, K], weight [N, K], (bias [N]), (gain [K]), (residual [T, N]) → y [T, N]
+                    attrs prologue: "" | "rms_norm" (eps) | "attention_merge";
+                          epilogue: "" | "residual" | "silu_mul" (N = 2F, gate rows first → y [T, F]) | "rope_cache"
+    head_norm_rope_cache / rope_cache
+                    qkv [T, (heads + 2·kv_heads)·D], k_cache, v_cache [C, kv_heads·D] → q [T, heads·D]
+                    (q and k rotated, k and v written at their positions; the former with q_gain, k_gain [D] first)
+    attention       q, k_cache, v_cache → partials [T, heads, splits, D + 4]; splits = 1: y [T, heads·D]
+    attention_merge partials → y [T, heads·D]
+    add, silu_mul   elementwise
+    last_row        x [T, H] → the row of the last valid token [1, H]
+    sample          logits [1, V] → the state buffer's token
+    conv            x [h, w, C], weight, bias → y [h', w', C']          attrs kernel, stride, pad, groups, activation
+    global_pool     x [h, w, C] → y [1, C]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any, Literal
+
+Kind = Literal["activation", "weight", "cache", "input", "output", "state"]
+
+
+@dataclass(frozen=True)
+class Tensor:
+    """A named value. ``kind`` decides where it lives: ``weight`` in a weights slab under this very name,
+    ``cache`` in the KV region, ``activation``/``input``/``output`` in the workspace, ``state`` in the step state.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    kind: Kind = "activation"
+    dtype: Literal["f32", "u32", "u8"] = "f32"
+    fmt: str = "f32"
+    """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of an activation, cache, input or output (a weight's size is its layout's business)."""
+        return prod(self.shape) * (1 if self.dtype == "u8" else 4)
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. ``inputs`` maps a role ("x", "weight", "gain", …) to a tensor's name."""
+
+    kind: str
+    name: str
+    inputs: Mapping[str, str]
+    output: str
+    attrs: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_(self, **changes: Any) -> Op:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Graph:
+    """Operations in execution order over ``tensors``; immutable, so that a pass returns a new one."""
+
+    name: str
+    tensors: Mapping[str, Tensor]
+    ops: tuple[Op, ...]
+
+    def readers(self, tensor: str) -> list[Op]:
+        return [op for op in self.ops if tensor in op.inputs.values()]
+
+    def producer(self, tensor: str) -> Op | None:
+        return next((op for op in self.ops if op.output == tensor), None)
+
+    def with_ops(self, ops: Iterable[Op], extra: Mapping[str, Tensor] | None = None) -> Graph:
+        """The graph with other operations; tensors that nothing names any more are dropped."""
+        kept = tuple(ops)
+        used = {name for op in kept for name in (*op.inputs.values(), op.output)}
+        tensors = {**self.tensors, **(extra or {})}
+        return Graph(self.name, {name: tensor for name, tensor in tensors.items() if name in used}, kept)
+
+
+class GraphBuilder:
+    """Collects operations; each method that adds one returns the name of its output tensor."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.tensors: dict[str, Tensor] = {}
+        self.ops: list[Op] = []
+
+    def tensor(self, name: str, shape: tuple[int, ...], kind: Kind = "activation", **more: Any) -> str:
+        self.tensors[name] = Tensor(name, shape, kind, **more)
+        return name
+
+    def op(
+        self, kind: str, output: str, shape: tuple[int, ...], attrs: Mapping[str, Any] | None = None, **inputs: str
+    ) -> str:
+        if output not in self.tensors:
+            self.tensor(output, shape)
+        self.ops.append(Op(kind, output, dict(inputs), output, dict(attrs or {})))
+        return output
+
+    def build(self) -> Graph:
+        return Graph(self.name, dict(self.tensors), tuple(self.ops))

@@ -1,0 +1,24 @@
+"""What lowering must know of a device: plain figures, so that tests can lower for devices that they do not have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class DeviceLimits:
+    """Limits and features that kernels are picked by. Bytes, invocations.
+
+    ``subgroup`` is the smallest subgroup size the device may run with, 0 where subgroups are not offered.
+    """
+
+    max_binding: int = 128 << 20
+    max_buffer: int = 256 << 20
+    max_workgroup_storage: int = 16384
+    max_invocations: int = 256
+    max_workgroups: int = 65535
+    max_storage_buffers: int = 8
+    subgroup: int = 0
+    subgroup_max: int = 0
+    f16: bool = False
+    software: bool = False
