@@ -1,0 +1,77 @@
+"""The subcommands of ``build.py``. Standard library only: this is read before ``.venv`` exists."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+
+from .environment import ensure_environment
+from .failure import SetupError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+# subcommand -> (module of this package that runs it, one line for --help)
+COMMANDS = {
+    "serve": ("serve", "set everything up, build dist/, and serve it together with the cloud gateway"),
+    "build": ("site", "set everything up and build dist/"),
+    "test": ("testing", "set up what the tests need, run the checks, then all tests"),
+    "bench": ("bench", "run the bench page in a headless browser and print its table"),
+    "models": ("models", "list the models that can be built in, or fetch them"),
+    "check": ("checks", "lint, format and type checks: ruff, ruff format, mypy"),
+}
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="build.py",
+        description="Builds, serves and tests Tandem. The first run makes .venv and downloads what is needed into "
+        "the user's cache folder (XDG_CACHE_HOME, else ~/.cache, there in tandem/); later runs download nothing.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="command")
+    made = {name: commands.add_parser(name, help=text, description=text) for name, (_, text) in COMMANDS.items()}
+
+    serve = made["serve"]
+    serve.add_argument("--host", default="127.0.0.1", help="address to listen on (default %(default)s)")
+    serve.add_argument("--port", type=int, default=8000, help="port to listen on (default %(default)s; 0: any free)")
+
+    test = made["test"]
+    test.add_argument("--no-check", action="store_true", help="leave out the checks, run the tests only")
+    test.epilog = "Any other argument goes to pytest: build.py test -k tokenizer -x"
+
+    bench = made["bench"]
+    bench.add_argument("which", nargs="*", help="benches to run, as the page names them (default: all)")
+    bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
+    bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")
+    bench.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for the page (default %(default)s)")
+
+    models = made["models"]
+    models.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default %(default)s")
+    models.add_argument("names", nargs="*", help="models to fetch (default: those that dist/ ships)")
+
+    check = made["check"]
+    check.add_argument("--fix", action="store_true", help="let ruff mend and format what it can first")
+    return parser
+
+
+def main(argv: Sequence[str]) -> int:
+    """Runs one subcommand; returns the exit status."""
+    parser = make_parser()
+    options, rest = parser.parse_known_args(argv)
+    options.rest = rest
+    if rest and options.command != "test":
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    try:
+        ensure_environment(ROOT)
+        module, _ = COMMANDS[options.command]
+        status: int = import_module(f"pyapp.setup.{module}").run(options, ROOT)
+    except SetupError as error:
+        print(f"build.py: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print(file=sys.stderr)
+        return 130
+    return status

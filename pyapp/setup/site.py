@@ -1,0 +1,152 @@
+"""``dist/``: the whole built site. Each part is made again only when what it is made of has changed.
+
+What was made of what is kept in ``dist/.build.json``: for each part a key (a hash over its inputs) and its files with
+their sizes. A part whose key and files still fit is left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from . import models, runtime, wheel
+from .cache import exclusive
+from .failure import SetupError
+from .files import compressed, write_file
+from .progress import in_words
+
+STAMPS = ".build.json"
+HERE = Path(__file__).parent
+
+
+def code_key(*modules: str) -> str:
+    """A hash over the named files of this package: a part is made anew when the code that makes it changes."""
+    digest = hashlib.sha256()
+    for name in modules:
+        digest.update((HERE / name).read_bytes())
+    return digest.hexdigest()
+
+
+class Site:
+    """The site while it is being built in ``dist``."""
+
+    def __init__(self, root: Path, dist: Path) -> None:
+        self.root, self.dist = root, dist
+        try:
+            self._stamps: dict[str, Any] = json.loads((dist / STAMPS).read_bytes())
+        except (OSError, ValueError):
+            self._stamps = {}
+
+    def part(self, name: str, key: str, make: Callable[[], Iterable[Path]]) -> None:
+        """Makes a part unless it is there: ``make()`` writes its files and returns them; files it no longer has go."""
+        if self._is_fresh(name, key):
+            return
+        old = self._stamps.pop(name, {}).get("files", {})
+        files = {str(path.relative_to(self.dist)): path.stat().st_size for path in make()}
+        others = {path for stamp in self._stamps.values() for path in stamp["files"]}
+        for path in old.keys() - files.keys() - others:
+            (self.dist / path).unlink(missing_ok=True)
+        self._stamps[name] = {"key": key, "files": files}
+        write_file(self.dist / STAMPS, json.dumps(self._stamps, indent=1).encode())
+
+    def write(self, files: dict[str, bytes]) -> list[Path]:
+        """Writes files (path in the site -> bytes), with gzip twins where they pay; returns all that were written."""
+        written = []
+        for path, data in files.items():
+            written.append(write_file(self.dist / path, data))
+            if packed := compressed(path, data):
+                written.append(write_file(self.dist / f"{path}.gz", packed))
+        return written
+
+    def sizes(self) -> dict[str, int]:
+        """Bytes of each part, gzip twins not counted."""
+        return {
+            name: sum(size for path, size in stamp["files"].items() if not path.endswith(".gz"))
+            for name, stamp in self._stamps.items()
+        }
+
+    def sent(self, prefix: str) -> int:
+        """Bytes that a browser which takes gzip gets for all files under ``prefix``."""
+        files = {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
+        whole = {p: s for p, s in files.items() if p.startswith(prefix) and not p.endswith(".gz")}
+        return sum(files.get(f"{path}.gz", size) for path, size in whole.items())
+
+    def _is_fresh(self, name: str, key: str) -> bool:
+        stamp = self._stamps.get(name)
+        if not stamp or stamp["key"] != key:
+            return False
+        for path, size in stamp["files"].items():
+            try:
+                if (self.dist / path).stat().st_size != size:
+                    return False
+            except OSError:
+                return False
+        return True
+
+
+def web_files(root: Path) -> dict[str, bytes]:
+    """``web/`` as it is, and the ``.mjs`` helpers of ``pyapp`` at the top of the site. Raises SetupError on a clash."""
+    files = {}
+    for path in sorted((root / "web").rglob("*")):
+        if path.is_file() and not path.name.startswith("."):
+            files[path.relative_to(root / "web").as_posix()] = path.read_bytes()
+    for path in sorted((root / "pyapp").rglob("*.mjs")):
+        if path.name in files:
+            raise SetupError(f"Two files want the address /{path.name}: one of them is {path}.")
+        files[path.name] = path.read_bytes()
+    return files
+
+
+def _content_key(files: dict[str, bytes]) -> str:
+    digest = hashlib.sha256()
+    for path, data in files.items():
+        digest.update(f"{path} {len(data)}\n".encode())
+        digest.update(data)
+    return digest.hexdigest()
+
+
+def build_site(root: Path, dist: Path | None = None) -> Site:
+    """Brings ``dist/`` up to date and returns it. Downloads what the cache lacks. Raises SetupError."""
+    dist = dist or root / "dist"
+    dist.mkdir(parents=True, exist_ok=True)
+    with exclusive(f"dist-{dist.resolve()}"):
+        site = Site(root, dist)
+        common = code_key("files.py")
+        site.part("runtime", code_key("runtime.py") + common, lambda: site.write(runtime.runtime_files()))
+        for model in models.MODELS:
+            key = code_key("models.py", "chunks.py", "efficientnet.py", "torch_legacy.py") + str(asdict(model)["source"])
+            site.part(f"model {model.name}", key, lambda model=model: models.place(model, dist))  # type: ignore[misc]
+        listing = json.dumps(models.index(dist), indent=1).encode()
+        site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
+        site.part("wheel", wheel.inputs_key(root) + common, lambda: site.write(_wheel_files(root)))
+        web = web_files(root)
+        site.part("web", _content_key(web) + common, lambda: site.write(web))
+    return site
+
+
+def _wheel_files(root: Path) -> dict[str, bytes]:
+    name, data = wheel.build_wheel(root)
+    return {f"wheels/{name}": data, "wheels/index.json": json.dumps({"tandem": name}).encode()}
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """``build.py build``."""
+    started = time.monotonic()
+    print_sizes(build_site(root))
+    print(f"dist/ is up to date ({time.monotonic() - started:.1f} s).")
+    return 0
+
+
+def print_sizes(site: Site) -> None:
+    """What the site ships, part by part, and what a first visit of the page costs."""
+    sizes = site.sizes()
+    for name, size in sizes.items():
+        print(f"  {name:28} {in_words(size):>10}")
+    print(f"  {'all of it':28} {in_words(sum(sizes.values())):>10}")
+    print(f"  {'Pyodide and wheels, gzipped':28} {in_words(site.sent('pyodide/') + site.sent('wheels/')):>10}")
