@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 
+from pyapp.errors import TandemError
+
 from .environment import ensure_environment
 from .failure import SetupError
 
@@ -46,7 +48,7 @@ def make_parser() -> argparse.ArgumentParser:
     bench.add_argument("which", nargs="*", help="benches to run, as the page names them (default: all)")
     bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
     bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")
-    bench.add_argument("--timeout", type=float, default=900.0, help="seconds to wait for the page (default %(default)s)")
+    bench.add_argument("--timeout", type=float, default=900.0, help="seconds until it gives up (default %(default)s)")
 
     models = made["models"]
     models.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default %(default)s")
@@ -68,7 +70,7 @@ def main(argv: Sequence[str]) -> int:
         ensure_environment(ROOT)
         module, _ = COMMANDS[options.command]
         status: int = import_module(f"pyapp.setup.{module}").run(options, ROOT)
-    except SetupError as error:
+    except (SetupError, TandemError) as error:
         print(f"build.py: {error}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:

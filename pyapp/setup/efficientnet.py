@@ -1,7 +1,7 @@
 """EfficientNet-Lite0 from its PyTorch file: BatchNorm folded into the convolutions, written as safetensors.
 
-The names are those of ``timm``'s ``tf_efficientnet_lite0``: the stages and blocks in them tell the structure, where the source
-numbers all blocks in a row.
+The names are those of ``timm``'s ``tf_efficientnet_lite0``: they tell stage and block, where the source numbers all
+blocks in a row.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def fold_batch_norm(
 ) -> tuple[Float32, Float32]:
     """A convolution without bias and the BatchNorm after it as one convolution: (weight [O, I, H, W], bias [O]).
 
-    gain·(W*x - mean)/sqrt(variance + epsilon) + bias = (s·W)*x + (bias - s·mean), with s = gain/sqrt(variance + epsilon)
+    gain·(W*x - mean)/sqrt(variance + epsilon) + bias = (s·W)*x + (bias - s·mean) with s = gain/sqrt(variance + epsilon)
     (BatchNorm at inference, arXiv 1502.03167, algorithm 2). Computed in float64, returned as float32.
     """
     scale = gain.astype(np.float64) / np.sqrt(variance.astype(np.float64) + epsilon)
@@ -85,7 +85,7 @@ def fold(source: Tensors) -> dict[str, Float32]:
     folded["classifier.weight"] = take("_fc.weight").astype(np.float32)
     folded["classifier.bias"] = take("_fc.bias").astype(np.float32)
     if unused:
-        raise BadModel(f"The EfficientNet-Lite0 file holds tensors that the model has not: {', '.join(sorted(unused))}.")
+        raise BadModel(f"The EfficientNet-Lite0 file holds tensors of no known use: {', '.join(sorted(unused))}.")
     return folded
 
 

@@ -10,8 +10,9 @@ import sys
 import venv
 from pathlib import Path
 
-from .cache import exclusive
+from .cache import exclusive, staging
 from .failure import SetupError
+from .progress import folder_size, watching
 
 STAMP = "tandem-lock.sha256"
 
@@ -61,14 +62,18 @@ def _make(folder: Path, lock: Path, stamp: str) -> None:
         venv.create(folder, with_pip=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise SetupError(
-            f"Python cannot make a virtual environment in {folder} ({error}); on Debian and Ubuntu, install python3-venv."
+            f"Python cannot make a virtual environment in {folder} ({error}); on Debian, install python3-venv."
         ) from error
-    command = [folder / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "--no-warn-script-location"]
-    command += ["--quiet", "--require-hashes", "--only-binary", ":all:", "-r", lock]
-    done = subprocess.run(command, check=False)
-    if done.returncode:
-        raise SetupError(
-            f"pip could not install what {lock.name} lists (exit status {done.returncode}, its own words are above); "
-            "check that this machine reaches PyPI, then run the same command again."
-        )
+    python = str(folder / "bin" / "python")
+    command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-warn-script-location", "--quiet"]
+    command += ["--progress-bar", "off", "--require-hashes", "--only-binary", ":all:", "-r", str(lock)]
+    with staging() as stage, watching("libraries", None, lambda: folder_size(stage) + folder_size(folder)):
+        environment = {**os.environ, "TMPDIR": str(stage)}
+        done = subprocess.run(command, check=False, text=True, capture_output=True, env=environment)
+        if done.returncode:
+            print(done.stderr, file=sys.stderr)
+            raise SetupError(
+                f"pip could not install what {lock.name} lists (exit status {done.returncode}, its words are above); "
+                "check that this machine reaches PyPI, then run the same command again."
+            )
     (folder / STAMP).write_text(stamp)

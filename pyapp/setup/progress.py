@@ -23,29 +23,38 @@ def in_words(size: float) -> str:
 
 
 class Progress:
-    """Writes ``title  loaded / total``: redrawn in place on a terminal, else one line every few seconds."""
+    """Writes ``title  loaded of total``, or without a total where none is known beforehand.
 
-    def __init__(self, title: str, total: int, stream: TextIO | None = None, every: float = 5.0) -> None:
+    Redrawn in place on a terminal, else one line every few seconds.
+    """
+
+    def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 5.0) -> None:
         self.title, self.total = title, total
         self._stream = stream or sys.stdout
         self._terminal = self._stream.isatty()
         self._every = 0.2 if self._terminal else every
         self._next = 0.0
+        self._last = 0
 
     def update(self, loaded: int) -> None:
         """Says that ``loaded`` bytes of ``total`` are here; cheap to call often."""
+        self._last = loaded
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every
-            self._write(min(loaded, self.total), end="" if self._terminal else "\n")
+            self._write(loaded, end="" if self._terminal else "\n")
 
     def finish(self) -> None:
         """The last line: all bytes are here."""
-        self._write(self.total, end="\n")
+        self._write(self._last if self.total is None else self.total, end="\n")
 
     def _write(self, loaded: int, end: str) -> None:
-        share = 100 * loaded // max(self.total, 1)
-        line = f"  {self.title}  {in_words(loaded)} of {in_words(self.total)}  {share} %"
+        if self.total is None:
+            line = f"  {self.title}  {in_words(loaded)}"
+        else:
+            loaded = min(loaded, self.total)
+            share = 100 * loaded // max(self.total, 1)
+            line = f"  {self.title}  {in_words(loaded)} of {in_words(self.total)}  {share} %"
         self._stream.write(("\r\x1b[K" if self._terminal else "") + line + end)
         self._stream.flush()
 
@@ -63,12 +72,12 @@ def folder_size(folder: Path) -> int:
 
 
 @contextmanager
-def watching(title: str, total: int, loaded: Callable[[], int]) -> Iterator[None]:
-    """Shows progress of work that another process does, by asking ``loaded()`` for its bytes a few times a second."""
+def watching(title: str, total: int | None, loaded: Callable[[], int]) -> Iterator[None]:
+    """Shows progress of work that another process does, by asking ``loaded()`` for its bytes twice a second."""
     progress, stop = Progress(title, total), threading.Event()
 
     def watch() -> None:
-        while not stop.wait(0.2):
+        while not stop.wait(0.5):
             progress.update(loaded())
 
     progress.update(0)
@@ -79,4 +88,5 @@ def watching(title: str, total: int, loaded: Callable[[], int]) -> Iterator[None
     finally:
         stop.set()
         thread.join()
+    progress.update(loaded())
     progress.finish()

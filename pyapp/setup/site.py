@@ -11,7 +11,7 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,9 @@ class Site:
         for path, data in files.items():
             written.append(write_file(self.dist / path, data))
             if packed := compressed(path, data):
-                written.append(write_file(self.dist / f"{path}.gz", packed))
+                twin = write_file(self.dist / f"{path}.gz", packed)
+                twin.touch()  # a twin older than its file is taken for a leftover
+                written.append(twin)
         return written
 
     def sizes(self) -> dict[str, int]:
@@ -119,9 +121,9 @@ def build_site(root: Path, dist: Path | None = None) -> Site:
         site = Site(root, dist)
         common = code_key("files.py")
         site.part("runtime", code_key("runtime.py") + common, lambda: site.write(runtime.runtime_files()))
+        model_key = code_key("models.py", "chunks.py", "efficientnet.py", "torch_legacy.py", models.CLASSES)
         for model in models.MODELS:
-            key = code_key("models.py", "chunks.py", "efficientnet.py", "torch_legacy.py") + str(asdict(model)["source"])
-            site.part(f"model {model.name}", key, lambda model=model: models.place(model, dist))  # type: ignore[misc]
+            site.part(f"model {model.name}", model_key, partial(models.place, model, dist))
         listing = json.dumps(models.index(dist), indent=1).encode()
         site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
         site.part("wheel", wheel.inputs_key(root) + common, lambda: site.write(_wheel_files(root)))
