@@ -44,6 +44,8 @@ class Tensor:
     dtype: Literal["f32", "u32", "u8"] = "f32"
     fmt: str = "f32"
     """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
+    pieces: tuple[int, ...] = ()
+    """Rows of each piece of a weight too large for one binding; piece i is stored as ``name#i``. Empty: one piece."""
 
     @property
     def nbytes(self) -> int:
@@ -100,11 +102,19 @@ class GraphBuilder:
         return name
 
     def op(
-        self, kind: str, output: str, shape: tuple[int, ...], attrs: Mapping[str, Any] | None = None, **inputs: str
+        self,
+        kind: str,
+        output: str,
+        shape: tuple[int, ...],
+        attrs: Mapping[str, Any] | None = None,
+        *,
+        name: str = "",
+        **inputs: str,
     ) -> str:
+        """Adds an operation named ``name`` (else after its output); names are unique within a graph."""
         if output not in self.tensors:
             self.tensor(output, shape)
-        self.ops.append(Op(kind, output, dict(inputs), output, dict(attrs or {})))
+        self.ops.append(Op(kind, name or output, dict(inputs), output, dict(attrs or {})))
         return output
 
     def build(self) -> Graph:

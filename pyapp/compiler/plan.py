@@ -25,6 +25,13 @@ class Binding:
     offset: int = 0
     nbytes: int | None = None
 
+    @property
+    def buffer_type(self) -> Literal["uniform", "read-only-storage", "storage"]:
+        """The bind group layout's entry: the step state is a uniform wherever it is only read."""
+        if self.mode == "read_write":
+            return "storage"
+        return "uniform" if self.tensor == "state" else "read-only-storage"
+
 
 @dataclass(frozen=True)
 class Shader:

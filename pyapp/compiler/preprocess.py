@@ -62,7 +62,7 @@ def _block(
         if word in ends:
             return out, at
         if word == "include":
-            out.extend(preprocess(load(argument.strip('"')), params, load).splitlines())
+            out.extend(preprocess(load(_substitute(argument, params).strip('"')), params, load).splitlines())
             at += 1
         elif word == "if":
             at = _if(lines, at, argument, params, load, out)

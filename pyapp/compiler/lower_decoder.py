@@ -1,0 +1,240 @@
+"""Kernels for a decoder's operations: which WGSL file, specialised how, over how many workgroups.
+
+A shape (lanes that share rows, rows a lane) is chosen from the device: lanes never exceed the smallest subgroup the
+device may run with, and a device without subgroups gets one lane, which needs no reduction at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil
+
+from .graph import Graph, Op, Tensor
+from .limits import DeviceLimits
+from .plan import Binding, Dispatch, Shader
+
+WORKGROUP = 64
+TOKEN_TILE = 4
+MIN_SPLIT = 64
+SCALE_BYTES = {"q4": 4, "g4": 8, "q8": 2, "g8": 16}
+QUANT_BYTES = {"q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
+
+
+def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
+    """Bytes that reading ``rows`` rows (all) of a packed weight [N, K] takes, scales with them."""
+    n, k = tensor.shape
+    return (rows or n) * (k // 32) * (QUANT_BYTES[tensor.fmt] + SCALE_BYTES.get(tensor.fmt, 0))
+
+
+def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
+    """Neighbouring invocations that share rows: a power of two within the smallest subgroup."""
+    return max(1, min(wanted, limits.subgroup))
+
+
+def pieces_of(tensor: Tensor) -> list[tuple[str, int, int]]:
+    """(stored name, first row, rows) of each piece of a weight."""
+    if not tensor.pieces:
+        return [(tensor.name, 0, tensor.shape[0])]
+    starts = [sum(tensor.pieces[:i]) for i in range(len(tensor.pieces))]
+    return [
+        (f"{tensor.name}#{i}", start, rows) for i, (start, rows) in enumerate(zip(starts, tensor.pieces, strict=True))
+    ]
+
+
+def _weight_bindings(name: str, fmt: str) -> list[Binding]:
+    bindings = [Binding(0, name, "read", "quants")]
+    if fmt in SCALE_BYTES:
+        bindings.append(Binding(1, name, "read", "scales"))
+    return bindings
+
+
+def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    weight = graph.tensors[op.inputs["weight"]]
+    n_all, k = weight.shape
+    x = graph.tensors[op.inputs["x"]]
+    prologue, epilogue = op.attrs.get("prologue", ""), op.attrs.get("epilogue", "")
+    last = op.attrs.get("x_row") == "last"
+    tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
+    tile = TOKEN_TILE if tokens > 1 else 1
+    lanes, rows = lanes_for(limits), 4
+    outputs = n_all // 2 if epilogue == "silu_mul" else op.attrs.get("q_rows", n_all) if epilogue == "rope_cache" else n_all
+    out: list[Dispatch] = []
+    for name, first, n in pieces_of(weight):
+        shader = Shader.of(
+            "linear",
+            FMT=weight.fmt, SCALES=weight.fmt in SCALE_BYTES, K=k, N=n, STRIDE=outputs,
+            LANES=lanes, LOG_LANES=lanes.bit_length() - 1, ROWS=rows, WG=WORKGROUP, TOKENS=tile,
+            PROLOGUE=prologue, EPILOGUE=epilogue or "store", BIAS="bias" in op.inputs,
+            X_ROW="last" if last else "", EPS=float(op.attrs.get("eps", 0.0)),
+            D=op.attrs.get("head_dim", 0), Q_ROWS=op.attrs.get("q_rows", 0), KV_ROWS=op.attrs.get("kv_rows", 0),
+            SPLITS=op.attrs.get("splits", 0), MIN_SPLIT=MIN_SPLIT,
+        )  # fmt: skip
+        bindings = [
+            *_weight_bindings(name, weight.fmt),
+            Binding(2, op.inputs["x"], "read_write"),
+            Binding(3, op.output, "read_write", offset=first * 4),
+            Binding(4, "state", "read"),
+        ]
+        if prologue == "rms_norm":
+            bindings.append(Binding(5, op.inputs["gain"], "read", "quants"))
+        if "bias" in op.inputs:
+            bindings.append(Binding(6, op.inputs["bias"], "read", "quants", offset=first * 4))
+        if epilogue == "rope_cache":
+            bindings.append(Binding(7, op.inputs["kv"], "read_write"))
+            bindings.append(Binding(8, op.inputs["rope"], "read_write"))
+        per_group = WORKGROUP // lanes * rows
+        out.append(
+            Dispatch(
+                op.name,
+                shader,
+                tuple(bindings),
+                (ceil(n / per_group), ceil(tokens / tile), 1),
+                bytes=weight_bytes(weight, n) + tokens * 4 * (k + n),
+                flops=2 * tokens * n * k,
+                per_tile=tokens > 1,
+            )
+        )
+    return out
+
+
+def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    table = graph.tensors[op.inputs["table"]]
+    tokens, k = graph.tensors[op.output].shape
+    out = []
+    for name, first, n in pieces_of(table):
+        shader = Shader.of(
+            "embed", FMT=table.fmt, SCALES=table.fmt in SCALE_BYTES, K=k, N=n, ROW0=first, WG=WORKGROUP, IDS=tokens > 1
+        )
+        bindings = [
+            *_weight_bindings(name, table.fmt),
+            Binding(2, op.output, "read_write"),
+            Binding(3, "state", "read"),
+        ]
+        if tokens > 1:
+            bindings.append(Binding(4, op.inputs["ids"], "read_write"))
+        out.append(
+            Dispatch(
+                op.name, shader, tuple(bindings), (ceil(k / 32 / WORKGROUP), tokens, 1),
+                bytes=weight_bytes(table, tokens) + tokens * k * 4, flops=tokens * k, per_tile=tokens > 1,
+            )  # fmt: skip
+        )
+    return out
+
+
+def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
+    tokens = graph.tensors[op.inputs["q"]].shape[0]
+    context = graph.tensors[op.inputs["kv"]].shape[0]
+    lanes = lanes_for(limits, 32)
+    shader = Shader.of(
+        "attention", HEADS=heads, KV_HEADS=kv_heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, SCALE=float(d**-0.5),
+        LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP,
+    )  # fmt: skip
+    bindings = (
+        Binding(0, op.inputs["q"], "read_write"),
+        Binding(1, op.inputs["kv"], "read_write"),
+        Binding(2, op.output, "read_write"),
+        Binding(3, "state", "read"),
+    )
+    # Bytes and operations at full context: what a step reads grows with its position.
+    return [
+        Dispatch(
+            op.name, shader, bindings, (ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1),
+            bytes=context * 2 * kv_heads * d * 4 + tokens * heads * d * 8, flops=4 * tokens * context * heads * d,
+            per_tile=tokens > 1,
+        )  # fmt: skip
+    ]
+
+
+def _elementwise(op: Op, graph: Graph, shader: Shader, names: list[tuple[str, str]], width: int, tokens: int) -> Dispatch:
+    bindings = [Binding(slot, op.inputs.get(role, op.output), mode) for slot, (role, mode) in enumerate(names)]  # type: ignore[arg-type]
+    bindings.append(Binding(len(names), "state", "read"))
+    return Dispatch(
+        op.name, shader, tuple(bindings), (ceil(width / WORKGROUP), tokens, 1),
+        bytes=tokens * width * 12, flops=tokens * width, per_tile=tokens > 1,
+    )  # fmt: skip
+
+
+def lower_rms_norm(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    tokens, h = graph.tensors[op.output].shape
+    lanes = lanes_for(limits)
+    shader = Shader.of(
+        "rms_norm", H=h, EPS=float(op.attrs["eps"]), LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP
+    )
+    bindings = (
+        Binding(0, op.inputs["x"], "read_write"),
+        Binding(1, op.inputs["gain"], "read", "quants"),
+        Binding(2, op.output, "read_write"),
+        Binding(3, "state", "read"),
+    )
+    groups = ceil(tokens / (WORKGROUP // lanes))
+    return [Dispatch(op.name, shader, bindings, (groups, 1, 1), bytes=tokens * h * 12, flops=tokens * h * 4)]
+
+
+def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    heads, kv_heads, d = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim"))
+    tokens, width = graph.tensors[op.inputs["qkv"]].shape
+    norm = "q_gain" in op.inputs
+    shader = Shader.of(
+        "rope_cache", HEADS=heads, KV_HEADS=kv_heads, D=d, NORM=norm, EPS=float(op.attrs.get("eps", 0.0)), WG=WORKGROUP
+    )
+    bindings = [
+        Binding(0, op.inputs["qkv"], "read_write"),
+        Binding(1, op.output, "read_write"),
+        Binding(2, "state", "read"),
+        Binding(3, op.inputs["kv"], "read_write"),
+        Binding(4, op.inputs["rope"], "read_write"),
+    ]
+    if norm:
+        bindings += [
+            Binding(5, op.inputs["q_gain"], "read", "quants"),
+            Binding(6, op.inputs["k_gain"], "read", "quants"),
+        ]
+    groups = (ceil((heads + 2 * kv_heads) / WORKGROUP), tokens, 1)
+    return [
+        Dispatch(
+            op.name, shader, tuple(bindings), groups,
+            bytes=tokens * width * 8, flops=tokens * width * 3, per_tile=tokens > 1,
+        )  # fmt: skip
+    ]
+
+
+def lower_attention_merge(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    heads, d, splits = op.attrs["heads"], op.attrs["head_dim"], op.attrs["splits"]
+    shader = Shader.of("attention_merge", HEADS=heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, WG=WORKGROUP)
+    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], heads * d // 32, 1)]
+
+
+def lower_silu_mul(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    tokens, f = graph.tensors[op.output].shape
+    shader = Shader.of("silu_mul", F=f, WG=WORKGROUP)
+    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], f, tokens)]
+
+
+def lower_add(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    tokens, h = graph.tensors[op.output].shape
+    shader = Shader.of("add", H=h, WG=WORKGROUP)
+    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], h, tokens)]
+
+
+def lower_sample(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+    vocab = graph.tensors[op.inputs["logits"]].shape[1]
+    # One workgroup walks the vocabulary: as wide as the device allows, but narrow where a barrier is dear.
+    wide = WORKGROUP if limits.software else min(256, limits.max_invocations)
+    bindings = (Binding(0, op.inputs["logits"], "read_write"), Binding(1, "state", "read_write"))
+    file = "sample_greedy" if op.attrs["greedy"] else "sample"
+    return [Dispatch(op.name, Shader.of(file, V=vocab, WG=wide), bindings, (1, 1, 1), bytes=vocab * 4, flops=vocab)]
+
+
+LOWERINGS: dict[str, Callable[[Op, Graph, DeviceLimits], list[Dispatch]]] = {
+    "linear": lower_linear,
+    "embed": lower_embed,
+    "attention": lower_attention,
+    "attention_merge": lower_attention_merge,
+    "rms_norm": lower_rms_norm,
+    "rope_cache": lower_rope_cache,
+    "head_norm_rope_cache": lower_rope_cache,
+    "silu_mul": lower_silu_mul,
+    "add": lower_add,
+    "sample": lower_sample,
+}

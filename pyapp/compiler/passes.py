@@ -1,0 +1,120 @@
+"""Fusions of a decoder graph: each a function Graph → Graph that may be left out, which is how its worth is measured.
+
+The passes only merge what one kernel can do in one walk over its weights; the result means the same, which
+``reference.py`` shows for every combination.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from .graph import Graph, Op
+
+Pass = Callable[[Graph], Graph]
+
+
+def _only_reader(graph: Graph, tensor: str) -> Op | None:
+    readers = graph.readers(tensor)
+    return readers[0] if len(readers) == 1 else None
+
+
+def fuse_silu_mul(graph: Graph) -> Graph:
+    """linear(gate|up) → silu_mul becomes one linear that writes silu(gate) · up."""
+    ops: list[Op] = []
+    dropped: set[str] = set()
+    for op in graph.ops:
+        reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
+        if reader and reader.kind == "silu_mul":
+            op = op.with_(output=reader.output, attrs={**op.attrs, "epilogue": "silu_mul"})
+            dropped.add(reader.name)
+        ops.append(op)
+    return graph.with_ops(op for op in ops if op.name not in dropped)
+
+
+def fuse_residual(graph: Graph) -> Graph:
+    """linear → add becomes a linear that adds onto the residual stream where it lies."""
+    ops: list[Op] = []
+    dropped: set[str] = set()
+    for op in graph.ops:
+        reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
+        if reader and reader.kind == "add" and reader.inputs["x"] == op.output:
+            op = op.with_(
+                output=reader.output,
+                inputs={**op.inputs, "residual": reader.inputs["residual"]},
+                attrs={**op.attrs, "epilogue": "residual"},
+            )
+            dropped.add(reader.name)
+        ops.append(op)
+    return graph.with_ops(op for op in ops if op.name not in dropped)
+
+
+def fuse_rope_cache(graph: Graph) -> Graph:
+    """linear(q|k|v) → rope_cache: the rows turn in pairs as they are written, k and v go straight to the cache."""
+    ops: list[Op] = []
+    dropped: set[str] = set()
+    for op in graph.ops:
+        reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
+        if reader and reader.kind == "rope_cache":
+            op = op.with_(
+                output=reader.output,
+                inputs={**op.inputs, "kv": reader.inputs["kv"], "rope": reader.inputs["rope"]},
+                attrs={**reader.attrs, **op.attrs, "epilogue": "rope_cache"},
+            )
+            dropped.add(reader.name)
+        ops.append(op)
+    return graph.with_ops(op for op in ops if op.name not in dropped)
+
+
+def fuse_rms_norm(graph: Graph) -> Graph:
+    """rms_norm → linear: the factor 1/rms multiplies the sums, so the norm rides in the product's own walk."""
+    ops: list[Op] = []
+    norms: dict[str, Op] = {}
+    for op in graph.ops:
+        if op.kind == "rms_norm" and all(
+            reader.kind == "linear" and not reader.attrs.get("prologue") for reader in graph.readers(op.output)
+        ):
+            norms[op.output] = op
+            continue
+        norm = norms.get(op.inputs.get("x", "")) if op.kind == "linear" else None
+        if norm:
+            op = op.with_(
+                inputs={**op.inputs, "x": norm.inputs["x"], "gain": norm.inputs["gain"]},
+                attrs={**op.attrs, "prologue": "rms_norm", "eps": norm.attrs["eps"]},
+            )
+        ops.append(op)
+    return graph.with_ops(ops)
+
+
+def fuse_attention_merge(graph: Graph) -> Graph:
+    """attention_merge → linear: the output projection puts the partial results together as it reads them."""
+    ops: list[Op] = []
+    merges: dict[str, Op] = {}
+    for op in graph.ops:
+        if op.kind == "attention_merge":
+            reader = _only_reader(graph, op.output)
+            if reader and reader.kind == "linear" and not reader.attrs.get("prologue"):
+                merges[op.output] = op
+                continue
+        merge = merges.get(op.inputs.get("x", "")) if op.kind == "linear" else None
+        if merge:
+            op = op.with_(
+                inputs={**op.inputs, "x": merge.inputs["x"]},
+                attrs={**merge.attrs, **op.attrs, "prologue": "attention_merge"},
+            )
+        ops.append(op)
+    return graph.with_ops(ops)
+
+
+DECODER_PASSES: dict[str, Pass] = {
+    "silu_mul": fuse_silu_mul,
+    "residual": fuse_residual,
+    "rope_cache": fuse_rope_cache,
+    "rms_norm": fuse_rms_norm,
+    "attention_merge": fuse_attention_merge,
+}
+
+
+def fuse(graph: Graph, passes: Iterable[Pass] = tuple(DECODER_PASSES.values())) -> Graph:
+    for each in passes:
+        graph = each(graph)
+    return graph

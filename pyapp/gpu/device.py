@@ -1,0 +1,99 @@
+"""The GPUDevice and what must be true of every call on it: errors are caught where they arise, loss is noticed once."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..compiler.limits import DeviceLimits
+from ..errors import DeviceLost, NoDevice, OutOfMemory, TandemError
+from .ffi import js_object
+from .probe import Probe
+
+WANTED_FEATURES = ("subgroups", "timestamp-query")
+WANTED_LIMITS = ("maxBufferSize", "maxStorageBufferBindingSize")
+
+
+class Device:
+    """One GPUDevice. ``lost`` is set once, with ``lost_reason``; after ``close`` a loss is our own doing and no loss.
+
+    Only modules of ``gpu/`` use ``handle``.
+    """
+
+    def __init__(self, handle: Any, probe: Probe) -> None:
+        self.handle = handle
+        self.queue = handle.queue
+        self.probe = probe
+        self.limits: DeviceLimits = probe.device_limits()
+        self.lost = asyncio.Event()
+        self.lost_reason = ""
+        self.closed = False
+        self.errors: list[str] = []
+        """Messages of errors that no scope caught: empty in a sound run, and the tests say so."""
+        self._watch = asyncio.ensure_future(self._watch_loss())
+        from pyodide.ffi import create_proxy
+
+        self._on_error = create_proxy(lambda event: self.errors.append(str(event.error.message)))
+        handle.addEventListener("uncapturederror", self._on_error)
+
+    @classmethod
+    async def open(cls, probe: Probe) -> Device:
+        """Requests the device with the adapter's own buffer limits. Raises ``NoDevice`` when the browser refuses."""
+        if not probe.usable:
+            raise NoDevice(f"No GPU can be used here: {probe.reason}.", reason=probe.reason)
+        descriptor = {
+            "requiredFeatures": [feature for feature in WANTED_FEATURES if feature in probe.features],
+            "requiredLimits": {key: probe.limits[key] for key in WANTED_LIMITS},
+        }
+        try:
+            handle = await probe.handle.requestDevice(js_object(descriptor))
+        except Exception as error:
+            raise NoDevice(f"The browser refused a device on {probe.adapter} ({error}).", adapter=probe.adapter) from None
+        return cls(handle, probe)
+
+    async def _watch_loss(self) -> None:
+        info = await self.handle.lost
+        if not self.closed:
+            self.lost_reason = f"{info.reason}: {info.message}"
+            self.lost.set()
+
+    def check(self) -> None:
+        """Raises ``DeviceLost`` once the device is gone: calls on a lost device fail silently otherwise."""
+        if self.lost.is_set():
+            raise DeviceLost(f"The GPU device was lost ({self.lost_reason}).", reason=self.lost_reason)
+        if self.closed:
+            raise DeviceLost("The GPU device was closed.", reason="closed")
+
+    @asynccontextmanager
+    async def guarded(self, doing: str) -> AsyncIterator[None]:
+        """Validation and out-of-memory scopes around creations; raises what they caught, saying what was being done.
+
+        A size over a limit shows in the validation scope, exhaustion in the other: both are pushed.
+        """
+        self.check()
+        self.handle.pushErrorScope("out-of-memory")
+        self.handle.pushErrorScope("validation")
+        try:
+            yield
+        finally:
+            invalid = await self.handle.popErrorScope()
+            exhausted = await self.handle.popErrorScope()
+        if exhausted:
+            raise OutOfMemory(f"The GPU ran out of memory while {doing} ({exhausted.message}).", doing=doing)
+        if invalid:
+            self.check()
+            raise TandemError(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
+
+    async def idle(self) -> None:
+        """Returns when the GPU has done all that was submitted."""
+        self.check()
+        await self.queue.onSubmittedWorkDone()
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self.handle.removeEventListener("uncapturederror", self._on_error)
+            self._on_error.destroy()
+            self.handle.destroy()

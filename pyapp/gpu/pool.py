@@ -1,0 +1,184 @@
+"""All GPU memory of the application: a few large buffers ("slabs") taken at load, and regions within them.
+
+This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers and
+the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so a slab has a role:
+``weights`` (bound read-only) or ``workspace`` (bound writable: activations, KV cache).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from ..errors import OutOfMemory, OutOfPool, TandemError
+from .allocator import FreeList, aligned
+from .device import Device
+
+Role = Literal["weights", "workspace"]
+
+# GPUBufferUsage and GPUMapMode, as the specification numbers them.
+MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE = 0x1, 0x4, 0x8, 0x40, 0x80
+STATE_BYTES = 256
+RING_SLOTS = 8
+
+
+@dataclass
+class Slab:
+    """One large buffer and the regions in it."""
+
+    role: Role
+    size: int
+    buffer: Any
+    free: FreeList
+
+
+@dataclass(frozen=True)
+class Region:
+    """A range of a slab that belongs to one tenant: bytes [offset, offset + size)."""
+
+    slab: Slab = field(repr=False)
+    offset: int
+    size: int
+    tenant: str
+    label: str = ""
+
+    def slice(self, offset: int, nbytes: int) -> tuple[Any, int, int]:
+        """(buffer, offset, size) of a part of the region. Raises ``OutOfPool`` for one that reaches past it."""
+        if offset < 0 or nbytes <= 0 or offset + nbytes > self.size:
+            raise OutOfPool(
+                f"Bytes {offset} to {offset + nbytes} lie outside the {self.size} bytes of {self.tenant}/{self.label}.",
+                offset=offset, nbytes=nbytes, size=self.size,
+            )  # fmt: skip
+        return self.slab.buffer, self.offset + offset, nbytes
+
+
+class Pool:
+    """One budget of GPU bytes for every model on the page."""
+
+    def __init__(self, device: Device, budget: int) -> None:
+        self.device = device
+        self.budget = budget
+        self.slabs: list[Slab] = []
+        self.asked = 0
+        """Bytes asked of the device since the start."""
+        self.live = 0
+        """Bytes of buffers that were not destroyed."""
+        self.peak = 0
+        self.objects = {"slab": 0, "state": 0, "readback": 0}
+        self._regions: dict[int, Region] = {}
+        self._other: list[tuple[str, Any, int]] = []
+
+    # -- buffers ------------------------------------------------------------------------------------------------
+
+    def _create(self, kind: str, size: int, usage: int) -> Any:
+        self.device.check()
+        buffer = self.device.handle.createBuffer(size=size, usage=usage, label=f"tandem {kind}")
+        self.asked += size
+        self.live += size
+        self.peak = max(self.peak, self.live)
+        self.objects[kind] += 1
+        return buffer
+
+    def _forget(self, kind: str, buffer: Any, size: int) -> None:
+        buffer.destroy()
+        self.live -= size
+        self.objects[kind] -= 1
+
+    async def add_slabs(self, role: Role, nbytes: int, piece: int) -> None:
+        """Takes ``nbytes`` for a role in as few slabs as the device allows, each holding whole ``piece`` bytes at least.
+
+        Raises ``OutOfMemory`` when the budget or the device has not that much; slabs made by the call are then
+        given back.
+        """
+        largest = self.device.limits.max_buffer // 256 * 256
+        if self.slab_bytes + nbytes > self.budget:
+            raise OutOfMemory(
+                f"{nbytes} bytes of {role} do not fit the pool: {self.slab_bytes} of {self.budget} bytes are taken.",
+                need=nbytes, budget=self.budget,
+            )  # fmt: skip
+        if piece > largest:
+            raise OutOfMemory(
+                f"A piece of {piece} bytes is larger than the largest buffer of this GPU ({largest} bytes).",
+                need=piece, limit=largest,
+            )  # fmt: skip
+        made: list[Slab] = []
+        left = aligned(nbytes)
+        try:
+            while left > 0:
+                size = min(left, largest)
+                async with self.device.guarded(f"taking a slab of {size} bytes for {role}"):
+                    buffer = self._create("slab", size, STORAGE | COPY_SRC | COPY_DST)
+                    made.append(Slab(role, size, buffer, FreeList(size)))
+                left -= size
+        except TandemError:
+            for slab in made:
+                self._forget("slab", slab.buffer, slab.size)
+            raise
+        self.slabs += made
+
+    @property
+    def slab_bytes(self) -> int:
+        return sum(slab.size for slab in self.slabs)
+
+    def state_buffer(self) -> Any:
+        """A 256-byte step-state buffer: a uniform to most kernels, writable to the sampler."""
+        buffer = self._create("state", STATE_BYTES, STORAGE | UNIFORM | COPY_SRC | COPY_DST)
+        self._other.append(("state", buffer, STATE_BYTES))
+        return buffer
+
+    def readback_ring(self, nbytes: int, slots: int = RING_SLOTS) -> list[Any]:
+        """Staging buffers that results are copied to and read from."""
+        ring = [self._create("readback", aligned(nbytes), MAP_READ | COPY_DST) for _ in range(slots)]
+        self._other += [("readback", buffer, aligned(nbytes)) for buffer in ring]
+        return ring
+
+    # -- regions ------------------------------------------------------------------------------------------------
+
+    def take(self, role: Role, nbytes: int, tenant: str, label: str = "") -> Region | None:
+        """A region of a role's slabs, or None when no gap is large enough (the caller evicts and asks again)."""
+        for slab in self.slabs:
+            if slab.role == role:
+                offset = slab.free.take(nbytes)
+                if offset is not None:
+                    region = Region(slab, offset, aligned(max(nbytes, 1)), tenant, label)
+                    self._regions[id(region)] = region
+                    return region
+        return None
+
+    def give_back(self, region: Region) -> None:
+        """Frees a region. KeyError for one that is not held."""
+        del self._regions[id(region)]
+        region.slab.free.give_back(region.offset)
+
+    def regions(self) -> Iterator[Region]:
+        return iter(self._regions.values())
+
+    def free_bytes(self, role: Role) -> int:
+        return sum(slab.size - slab.free.used for slab in self.slabs if slab.role == role)
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def memory(self) -> dict[str, Any]:
+        """The figures of ``inspect.memory()``; bytes."""
+        tenants: dict[str, int] = {}
+        for region in self._regions.values():
+            tenants[region.tenant] = tenants.get(region.tenant, 0) + region.size
+        return {
+            "asked": self.asked,
+            "live": self.live,
+            "peak": self.peak,
+            "budget": self.budget,
+            "slabs": [{"size": slab.size, "used": slab.free.used, "role": slab.role} for slab in self.slabs],
+            "tenants": tenants,
+            "objects": dict(self.objects),
+        }
+
+    def close(self) -> None:
+        """Destroys every buffer; the counters end where they began."""
+        for slab in self.slabs:
+            self._forget("slab", slab.buffer, slab.size)
+        for kind, buffer, size in self._other:
+            self._forget(kind, buffer, size)
+        self.slabs, self._other = [], []
+        self._regions.clear()

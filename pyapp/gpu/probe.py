@@ -1,0 +1,88 @@
+"""What GPU is here, before anything is downloaded for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ..compiler.limits import DeviceLimits
+from ..errors import BadArgument
+
+ADAPTERS = ("auto", "software", "none")
+SOFTWARE_NAMES = ("swiftshader", "llvmpipe", "lavapipe", "basic render", "software")
+GIB = 1 << 30
+TIERS = (("high", GIB), ("medium", GIB // 2), ("low", 1))
+"""Smallest maxStorageBufferBindingSize of each tier for the 1.5B class of models."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The adapter found, if any. ``usable`` is whether models may run on it; ``reason`` says why (not), for people.
+
+    ``limits`` and ``features`` are the adapter's; ``handle`` is the GPUAdapter itself, good for one device.
+    """
+
+    tier: str
+    adapter: str
+    software: bool
+    usable: bool
+    reason: str
+    features: frozenset[str] = frozenset()
+    limits: dict[str, int] = field(default_factory=dict)
+    subgroups: tuple[int, int] = (0, 0)
+    handle: Any = None
+
+    def device_limits(self) -> DeviceLimits:
+        offered = "subgroups" in self.features
+        return DeviceLimits(
+            max_binding=self.limits.get("maxStorageBufferBindingSize", 128 << 20),
+            max_buffer=self.limits.get("maxBufferSize", 256 << 20),
+            subgroup=self.subgroups[0] if offered else 0,
+            subgroup_max=self.subgroups[1] if offered else 0,
+            f16="shader-f16" in self.features,
+            software=self.software,
+        )
+
+
+def _absent(reason: str) -> Probe:
+    return Probe("unsupported", "", False, False, reason)
+
+
+async def probe(adapter: str = "auto") -> Probe:
+    """Asks the browser for a GPU. ``adapter``: auto (a real one), software (an emulated one is welcome), none."""
+    if adapter not in ADAPTERS:
+        raise BadArgument(f"adapter is {adapter!r}; it must be one of {', '.join(ADAPTERS)}.", adapter=adapter)
+    if adapter == "none":
+        return _absent("the GPU was switched off by the adapter setting")
+    import js
+
+    gpu = getattr(js.navigator, "gpu", None)
+    if not gpu:
+        return _absent("this browser has no WebGPU (or the page is not served over https)")
+    try:
+        handle = await gpu.requestAdapter(powerPreference="high-performance")
+        if not handle and adapter == "software":
+            handle = await gpu.requestAdapter(forceFallbackAdapter=True)
+    except Exception as error:
+        return _absent(f"the browser failed to give a GPU adapter ({error})")
+    if not handle:
+        return _absent("the browser found no GPU adapter")
+    info = handle.info
+    words = [str(getattr(info, key, "") or "") for key in ("vendor", "architecture", "device", "description")]
+    name = " ".join(dict.fromkeys(word for word in words if word)) or "unnamed adapter"
+    software = bool(getattr(info, "isFallbackAdapter", False)) or any(word in name.lower() for word in SOFTWARE_NAMES)
+    limits = {
+        key: int(getattr(handle.limits, key))
+        for key in (
+            "maxBufferSize", "maxStorageBufferBindingSize", "maxStorageBuffersPerShaderStage",
+            "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup",
+        )
+    }  # fmt: skip
+    binding = limits["maxStorageBufferBindingSize"]
+    tier = next(tier for tier, least in TIERS if binding >= least)
+    usable, reason = True, f"running on {name}"
+    if software and adapter != "software":
+        usable, reason = False, f"the only adapter is {name}, a GPU emulated on the CPU"
+    features = frozenset(str(feature) for feature in handle.features.values())
+    subgroups = (int(getattr(info, "subgroupMinSize", 0) or 0), int(getattr(info, "subgroupMaxSize", 0) or 0))
+    return Probe(tier, name, software, usable, reason, features, limits, subgroups, handle)

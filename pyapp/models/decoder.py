@@ -1,0 +1,243 @@
+"""Decoder-only transformers of the Llama family (llama, qwen2, qwen3) as graphs over named weights.
+
+Sources: Touvron et al. 2023 (Llama), Qwen2 and Qwen3 technical reports; tensor and metadata names as in the GGUF
+specification's architecture section.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..compiler.graph import Graph, GraphBuilder
+from ..errors import BadModel
+
+ARCHITECTURES = ("llama", "qwen2", "qwen3")
+
+
+@dataclass(frozen=True)
+class DecoderConfig:
+    """The figures that shape a decoder. ``interleaved``: RoPE turns neighbouring columns (llama's GGUF row order);
+    otherwise column i turns with i + head_dim / 2, and the rows are put side by side when packed."""
+
+    arch: str
+    vocab: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    ff: int
+    eps: float
+    rope_base: float
+    context: int
+    interleaved: bool
+    qkv_bias: bool
+    head_norm: bool
+    tied: bool
+
+    @property
+    def q_rows(self) -> int:
+        return self.heads * self.head_dim
+
+    @property
+    def kv_rows(self) -> int:
+        return self.kv_heads * self.head_dim
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of KV cache that one position takes over all layers (float32)."""
+        return self.layers * 2 * self.kv_rows * 4
+
+
+def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> DecoderConfig:
+    """Reads and checks a GGUF's metadata and tensor shapes; raises ``BadModel`` for what cannot run, and says why."""
+    arch = metadata.get("general.architecture")
+    if arch not in ARCHITECTURES:
+        raise BadModel(
+            f"This file's architecture is {arch!r}; Tandem runs {', '.join(ARCHITECTURES)}. Choose a model of one of these.",
+            architecture=str(arch),
+            supported=list(ARCHITECTURES),
+        )
+
+    def number(key: str, default: float | None = None) -> float:
+        value = metadata.get(f"{arch}.{key}", default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value <= 0:
+            raise BadModel(f"The model file's {arch}.{key} is {value!r}, not a positive number; the file is damaged.", key=key)
+        return value
+
+    hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
+    kv_heads = int(number("attention.head_count_kv", heads))
+    head_dim = int(number("attention.key_length", hidden // heads if heads <= hidden else 1))
+    embedding = tensors.get("token_embd.weight")
+    if embedding is None or len(embedding.shape) != 2:
+        raise BadModel("The model file has no token embedding (token_embd.weight); it is not a language model.")
+    config = DecoderConfig(
+        arch=str(arch),
+        vocab=embedding.shape[0],
+        hidden=hidden,
+        layers=int(number("block_count")),
+        heads=heads,
+        kv_heads=kv_heads,
+        head_dim=head_dim,
+        ff=int(number("feed_forward_length")),
+        eps=float(number("attention.layer_norm_rms_epsilon", 1e-5)),
+        rope_base=float(number("rope.freq_base", 10000.0)),
+        context=int(number("context_length")),
+        interleaved=arch == "llama",
+        qkv_bias="blk.0.attn_q.bias" in tensors,
+        head_norm="blk.0.attn_q_norm.weight" in tensors,
+        tied="output.weight" not in tensors,
+    )
+    _check(config, metadata, tensors)
+    return config
+
+
+def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
+    if c.heads % c.kv_heads:
+        raise BadModel(f"{c.heads} heads cannot share {c.kv_heads} key-value heads evenly; the file is damaged.")
+    rope_dim = metadata.get(f"{c.arch}.rope.dimension_count", c.head_dim)
+    scaling = metadata.get(f"{c.arch}.rope.scaling.type", "none")
+    if rope_dim != c.head_dim:
+        raise BadModel(f"The model turns {rope_dim} of {c.head_dim} head columns (partial RoPE), which Tandem cannot run.")
+    if scaling not in ("none", "", None):
+        raise BadModel(f"The model uses RoPE scaling of type {scaling!r}, which Tandem cannot run yet.")
+    for name, value in (("hidden size", c.hidden), ("feed-forward size", c.ff), ("head size", c.head_dim)):
+        if value % 32:
+            raise BadModel(f"The model's {name} is {value}; Tandem's kernels need a multiple of 32.")
+    if c.head_dim > 256:
+        raise BadModel(f"The model's head size is {c.head_dim}; Tandem's attention holds at most 256.")
+    for name, shape in expected_shapes(c).items():
+        tensor = tensors.get(name)
+        if tensor is None:
+            raise BadModel(f"The model file lacks the tensor {name}; it is incomplete or of another kind.", tensor=name)
+        if tuple(tensor.shape) != shape:
+            raise BadModel(
+                f"The tensor {name} has the shape {list(tensor.shape)} where {list(shape)} is needed; the file is damaged.",
+                tensor=name,
+            )
+
+
+def expected_shapes(c: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """Every GGUF tensor the graph needs, with its row-major shape."""
+    shapes: dict[str, tuple[int, ...]] = {"token_embd.weight": (c.vocab, c.hidden), "output_norm.weight": (c.hidden,)}
+    if not c.tied:
+        shapes["output.weight"] = (c.vocab, c.hidden)
+    for i in range(c.layers):
+        b = f"blk.{i}."
+        shapes |= {
+            b + "attn_norm.weight": (c.hidden,),
+            b + "attn_q.weight": (c.q_rows, c.hidden),
+            b + "attn_k.weight": (c.kv_rows, c.hidden),
+            b + "attn_v.weight": (c.kv_rows, c.hidden),
+            b + "attn_output.weight": (c.hidden, c.q_rows),
+            b + "ffn_norm.weight": (c.hidden,),
+            b + "ffn_gate.weight": (c.ff, c.hidden),
+            b + "ffn_up.weight": (c.ff, c.hidden),
+            b + "ffn_down.weight": (c.hidden, c.ff),
+        }
+        if c.qkv_bias:
+            shapes |= {b + "attn_q.bias": (c.q_rows,), b + "attn_k.bias": (c.kv_rows,), b + "attn_v.bias": (c.kv_rows,)}
+        if c.head_norm:
+            shapes |= {b + "attn_q_norm.weight": (c.head_dim,), b + "attn_k_norm.weight": (c.head_dim,)}
+    return shapes
+
+
+def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None) -> np.ndarray:
+    """cos and sin of every position and pair, [context, head_dim / 2, 2] float32, computed in float64.
+
+    Angle of pair i at position p: p / base^(2i / head_dim) (Su et al. 2021), divided by ``factors[i]`` where the file
+    has ``rope_freqs.weight``. A table, because WGSL promises only 2^-11 for sin and cos.
+    """
+    pairs = np.arange(c.head_dim // 2, dtype=np.float64)
+    frequency = c.rope_base ** (-2.0 * pairs / c.head_dim)
+    if factors is not None:
+        frequency = frequency / factors
+    angle = np.arange(context, dtype=np.float64)[:, None] * frequency
+    return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class WeightFormats:
+    """The kernel format of each packed weight, and the rows of the pieces of those too large for one binding."""
+
+    formats: Mapping[str, str]
+    pieces: Mapping[str, tuple[int, ...]]
+
+
+def build_graph(
+    c: DecoderConfig, weights: WeightFormats, *, tokens: int, context: int, splits: int, greedy: bool = True
+) -> Graph:
+    """The graph of one step: ``tokens`` new tokens (1: decoding; more: a chunk of the prompt), logits of the last
+    valid one, and its sampling. ``context``: positions of the cache. ``splits``: parts of attention (decoding only).
+    """
+    g = GraphBuilder("decode" if tokens == 1 else "prefill")
+    for name, shape in packed_shapes(c).items():
+        vector = len(shape) == 1
+        g.tensor(
+            name, shape, "weight",
+            fmt="f32" if vector else weights.formats[name], pieces=() if vector else weights.pieces.get(name, ()),
+        )  # fmt: skip
+    g.tensor("rope", (context, c.head_dim // 2, 2), "cache")
+    g.tensor("ids", (tokens,), "input", dtype="u32")
+    heads = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "q_rows": c.q_rows, "kv_rows": c.kv_rows}
+    qkv_rows = c.q_rows + 2 * c.kv_rows
+    # The residual stream is one tensor that each block adds onto in place.
+    x = g.op("embed", "x", (tokens, c.hidden), name="embed_tokens", ids="ids", table="embed")
+    for i in range(c.layers):
+        p = f"layers.{i}."
+        g.tensor(p + "kv", (context, 2 * c.kv_rows), "cache")
+        y = g.op("rms_norm", p + "attn_in", (tokens, c.hidden), {"eps": c.eps}, x=x, gain=p + "attn_norm")
+        bias = {"bias": p + "qkv_bias"} if c.qkv_bias else {}
+        qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), x=y, weight=p + "qkv", **bias)
+        gains = {"q_gain": p + "q_norm", "k_gain": p + "k_norm"} if c.head_norm else {}
+        kind = "head_norm_rope_cache" if c.head_norm else "rope_cache"
+        q = g.op(
+            kind, p + "q", (tokens, c.q_rows), {**heads, "eps": c.eps}, qkv=qkv, kv=p + "kv", rope="rope", **gains
+        )
+        if tokens == 1:
+            parts = g.op(
+                "attention", p + "parts", (c.heads, splits, c.head_dim + 4), {**heads, "splits": splits}, q=q, kv=p + "kv"
+            )
+            a = g.op("attention_merge", p + "attended", (1, c.q_rows), {**heads, "splits": splits}, x=parts)
+        else:
+            a = g.op("attention", p + "attended", (tokens, c.q_rows), {**heads, "splits": 1}, q=q, kv=p + "kv")
+        o = g.op("linear", p + "attn_out", (tokens, c.hidden), x=a, weight=p + "out")
+        g.op("add", "x", (tokens, c.hidden), name=p + "attn_add", x=o, residual=x)
+        y = g.op("rms_norm", p + "ffn_in", (tokens, c.hidden), {"eps": c.eps}, x=x, gain=p + "ffn_norm")
+        gate_up = g.op("linear", p + "gate_up_out", (tokens, 2 * c.ff), x=y, weight=p + "gate_up")
+        f = g.op("silu_mul", p + "ff", (tokens, c.ff), x=gate_up)
+        d = g.op("linear", p + "ffn_out", (tokens, c.hidden), x=f, weight=p + "down")
+        g.op("add", "x", (tokens, c.hidden), name=p + "ffn_add", x=d, residual=x)
+    y = g.op("rms_norm", "final", (tokens, c.hidden), {"eps": c.eps}, x=x, gain="final_norm")
+    g.tensor("logits", (1, c.vocab), "output")
+    logits = g.op("linear", "logits", (1, c.vocab), {"x_row": "last"}, x=y, weight="embed" if c.tied else "head")
+    g.tensor("state", (64,), "state", dtype="u32")
+    g.op("sample", "state", (64,), {"greedy": greedy}, name="sample", logits=logits)
+    return g.build()
+
+
+def packed_shapes(c: DecoderConfig) -> dict[str, tuple[int, ...]]:
+    """The weights as kernels read them: q|k|v and gate|up as one matrix each. Vectors have one dimension."""
+    shapes: dict[str, tuple[int, ...]] = {"embed": (c.vocab, c.hidden)}
+    for i in range(c.layers):
+        p = f"layers.{i}."
+        shapes |= {
+            p + "attn_norm": (c.hidden,),
+            p + "qkv": (c.q_rows + 2 * c.kv_rows, c.hidden),
+            p + "out": (c.hidden, c.q_rows),
+            p + "ffn_norm": (c.hidden,),
+            p + "gate_up": (2 * c.ff, c.hidden),
+            p + "down": (c.hidden, c.ff),
+        }
+        if c.qkv_bias:
+            shapes[p + "qkv_bias"] = (c.q_rows + 2 * c.kv_rows,)
+        if c.head_norm:
+            shapes |= {p + "q_norm": (c.head_dim,), p + "k_norm": (c.head_dim,)}
+    shapes["final_norm"] = (c.hidden,)
+    if not c.tied:
+        shapes["head"] = (c.vocab, c.hidden)
+    return shapes

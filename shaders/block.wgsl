@@ -1,0 +1,25 @@
+// 32 weights of a row as unscaled values, with (scale, minimum) of the first and of the second 16.
+// A weight format is a fragment that gives load_block(row, b) -> Block.
+struct Block {
+    v0: vec4f, v1: vec4f, v2: vec4f, v3: vec4f, v4: vec4f, v5: vec4f, v6: vec4f, v7: vec4f,
+    s: vec4f,
+}
+
+// 32 inputs of a row, with the sums of the first and of the second 16 (they multiply the minima).
+struct Inputs {
+    x0: vec4f, x1: vec4f, x2: vec4f, x3: vec4f, x4: vec4f, x5: vec4f, x6: vec4f, x7: vec4f,
+    sums: vec2f,
+}
+
+fn with_sums(x0: vec4f, x1: vec4f, x2: vec4f, x3: vec4f, x4: vec4f, x5: vec4f, x6: vec4f, x7: vec4f) -> Inputs {
+    let ones = vec4f(1.0);
+    return Inputs(x0, x1, x2, x3, x4, x5, x6, x7, vec2f(dot(x0 + x1 + x2 + x3, ones), dot(x4 + x5 + x6 + x7, ones)));
+}
+
+fn block_dot(w: Block, x: Inputs) -> f32 {
+    let first = dot(w.v0, x.x0) + dot(w.v1, x.x1) + dot(w.v2, x.x2) + dot(w.v3, x.x3);
+    let second = dot(w.v4, x.x4) + dot(w.v5, x.x5) + dot(w.v6, x.x6) + dot(w.v7, x.x7);
+    return w.s.x * first + w.s.z * second + w.s.y * x.sums.x + w.s.w * x.sums.y;
+}
+
+//#include "weights_${FMT}.wgsl"
