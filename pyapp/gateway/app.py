@@ -1,0 +1,60 @@
+"""The gateway's ASGI application: the cloud stream, a health address, and the static site."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Mount, Route
+
+from .endpoint import CloudStreamEndpoint
+from .settings import Settings
+from .static import StaticSite
+from .upstream import Upstream
+
+CLOUD_STREAM_PATH = "/api/ai/cloud-stream"
+
+log = logging.getLogger("tandem.gateway")
+
+
+def create_app(site: Path | None, settings: Settings | None = None) -> Starlette:
+    """The application that serves ``site`` (None: no pages) and the cloud stream.
+
+    Without ``settings`` the environment is read (``Settings.from_env``, raises ``BadArgument``). The application needs
+    its lifespan run: it starts the embedded server there and ends it. ``app.state.upstream`` is the upstream.
+    """
+    settings = settings or Settings.from_env()
+    upstream = Upstream(settings)
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        upstream.start()
+        try:
+            yield
+        finally:
+            await upstream.close()
+
+    async def health(request: Request) -> JSONResponse:
+        body = {"status": "ok", "upstream": upstream.kind, "ready": upstream.ready}
+        return JSONResponse(body, headers={"cache-control": "no-store"})
+
+    async def no_such_api(request: Request) -> JSONResponse:
+        error = {"code": "bad_argument", "message": "There is nothing at this address."}
+        return JSONResponse({"error": error}, 404, {"cache-control": "no-store"})
+
+    routes: list[BaseRoute] = [
+        Route(CLOUD_STREAM_PATH, CloudStreamEndpoint(settings, upstream)),
+        Route("/healthz", health),
+        Route("/api/{rest:path}", no_such_api, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
+    ]
+    if site is not None:
+        routes.append(Mount("/", StaticSite(site)))
+    app = Starlette(routes=routes, lifespan=lifespan)
+    app.router.redirect_slashes = False
+    app.state.upstream = upstream
+    return app
