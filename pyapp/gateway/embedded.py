@@ -130,7 +130,8 @@ class EmbeddedServer:
             start_new_session=True,
         )
         self._process = process
-        assert process.stdin and process.stdout
+        assert process.stdin
+        assert process.stdout
         self._stderr.clear()
         self._stderr_reader = asyncio.create_task(self._keep_stderr(process))
         key = secrets.token_urlsafe(24)

@@ -13,7 +13,10 @@ from typing import Any
 
 
 def start(options: dict[str, Any]) -> Any:
-    """The running server: GGUF ``model``, ``context`` tokens, ``slots``, ``threads``, bearer ``key``; loopback, any free port."""
+    """The running server, on the loopback and a free port.
+
+    ``options``: ``model`` (path of a GGUF), ``context`` (tokens), ``slots``, ``threads``, ``key`` (the bearer's).
+    """
     import xllamacpp
 
     params = xllamacpp.CommonParams()
