@@ -18,8 +18,13 @@ Operations (inputs → outputs; T = tokens or pixels, all float32 unless said):
     add, silu_mul   elementwise
     last_row        x [T, H] → the row of the last valid token [1, H]
     sample          logits [1, V] → the state buffer's token
-    conv            x [h, w, C], weight, bias → y [h', w', C']          attrs kernel, stride, pad, groups, activation
-    global_pool     x [h, w, C] → y [1, C]
+    conv            x [h, w, C] (kernel 1: or [P, C]), weight, bias, (residual as y) → y [h', w', C'] (or [P, C'])
+                    weight: groups 1 [kernel²·C, C'], depthwise (groups C) [kernel², C]; taps in rows, then inputs
+                    attrs kernel, stride, pad (top, left, bottom, right), groups, activation ("relu6", applied last),
+                          normalise (mean, scale) where x is u8 and enters as (x - mean) / scale; zeros pad after that
+    activation      x → y                                              attrs activation
+    sum             a, b → y, all of one shape (a tensor of its own, where ``add`` adds in place)
+    global_pool     x [h, w, C] → y [1, C], the mean
 """
 
 from __future__ import annotations
@@ -44,8 +49,6 @@ class Tensor:
     dtype: Literal["f32", "u32", "u8"] = "f32"
     fmt: str = "f32"
     """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
-    pieces: tuple[int, ...] = ()
-    """Rows of each piece of a weight too large for one binding; piece i is stored as ``name#i``. Empty: one piece."""
 
     @property
     def nbytes(self) -> int:

@@ -31,20 +31,23 @@ def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
     return max(1, min(wanted, limits.subgroup))
 
 
-def pieces_of(tensor: Tensor) -> list[tuple[str, int, int]]:
-    """(stored name, first row, rows) of each piece of a weight."""
-    if not tensor.pieces:
-        return [(tensor.name, 0, tensor.shape[0])]
-    starts = [sum(tensor.pieces[:i]) for i in range(len(tensor.pieces))]
-    return [
-        (f"{tensor.name}#{i}", start, rows) for i, (start, rows) in enumerate(zip(starts, tensor.pieces, strict=True))
-    ]
+def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
+    """(first row, rows) of each run of a weight's rows that one binding can hold; runs start at multiples of 64 rows,
+    which keeps every section's offset a multiple of 256 bytes."""
+    n, k = tensor.shape
+    most = limits.max_binding // (k // 32 * QUANT_BYTES[tensor.fmt]) // 64 * 64
+    return [(first, min(most, n - first)) for first in range(0, n, most)]
 
 
-def _weight_bindings(name: str, fmt: str) -> list[Binding]:
-    bindings = [Binding(0, name, "read", "quants")]
-    if fmt in SCALE_BYTES:
-        bindings.append(Binding(1, name, "read", "scales"))
+def _weight_bindings(tensor: Tensor, first: int, rows: int) -> list[Binding]:
+    n, k = tensor.shape
+    bindings = []
+    for slot, section, table in ((0, "quants", QUANT_BYTES), (1, "scales", SCALE_BYTES)):
+        if tensor.fmt in table:
+            row = k // 32 * table[tensor.fmt]
+            whole = rows == n
+            size = None if whole else (rows * row + 3) // 4 * 4
+            bindings.append(Binding(slot, tensor.name, "read", section, 0 if whole else first * row, size))  # type: ignore[arg-type]
     return bindings
 
 
@@ -59,7 +62,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     lanes, rows = lanes_for(limits), 4
     outputs = n_all // 2 if epilogue == "silu_mul" else op.attrs.get("q_rows", n_all) if epilogue == "rope_cache" else n_all
     out: list[Dispatch] = []
-    for name, first, n in pieces_of(weight):
+    for first, n in pieces_of(weight, limits):
         shader = Shader.of(
             "linear",
             FMT=weight.fmt, SCALES=weight.fmt in SCALE_BYTES, K=k, N=n, STRIDE=outputs,
@@ -70,7 +73,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
             SPLITS=op.attrs.get("splits", 0), MIN_SPLIT=MIN_SPLIT,
         )  # fmt: skip
         bindings = [
-            *_weight_bindings(name, weight.fmt),
+            *_weight_bindings(weight, first, n),
             Binding(2, op.inputs["x"], "read_write"),
             Binding(3, op.output, "read_write", offset=first * 4),
             Binding(4, "state", "read"),
@@ -101,12 +104,12 @@ def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     table = graph.tensors[op.inputs["table"]]
     tokens, k = graph.tensors[op.output].shape
     out = []
-    for name, first, n in pieces_of(table):
+    for first, n in pieces_of(table, limits):
         shader = Shader.of(
             "embed", FMT=table.fmt, SCALES=table.fmt in SCALE_BYTES, K=k, N=n, ROW0=first, WG=WORKGROUP, IDS=tokens > 1
         )
         bindings = [
-            *_weight_bindings(name, table.fmt),
+            *_weight_bindings(table, first, n),
             Binding(2, op.output, "read_write"),
             Binding(3, "state", "read"),
         ]

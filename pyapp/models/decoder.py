@@ -160,27 +160,16 @@ def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
 
 
-@dataclass(frozen=True)
-class WeightFormats:
-    """The kernel format of each packed weight, and the rows of the pieces of those too large for one binding."""
-
-    formats: Mapping[str, str]
-    pieces: Mapping[str, tuple[int, ...]]
-
-
 def build_graph(
-    c: DecoderConfig, weights: WeightFormats, *, tokens: int, context: int, splits: int, greedy: bool = True
+    c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int, greedy: bool = True
 ) -> Graph:
     """The graph of one step: ``tokens`` new tokens (1: decoding; more: a chunk of the prompt), logits of the last
-    valid one, and its sampling. ``context``: positions of the cache. ``splits``: parts of attention (decoding only).
+    valid one, and its sampling. ``formats``: the kernel format of each packed matrix. ``context``: positions of the
+    cache. ``splits``: parts of attention (decoding only).
     """
     g = GraphBuilder("decode" if tokens == 1 else "prefill")
     for name, shape in packed_shapes(c).items():
-        vector = len(shape) == 1
-        g.tensor(
-            name, shape, "weight",
-            fmt="f32" if vector else weights.formats[name], pieces=() if vector else weights.pieces.get(name, ()),
-        )  # fmt: skip
+        g.tensor(name, shape, "weight", fmt="f32" if len(shape) == 1 else formats[name])
     g.tensor("rope", (context, c.head_dim // 2, 2), "cache")
     g.tensor("ids", (tokens,), "input", dtype="u32")
     heads = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "q_rows": c.q_rows, "kv_rows": c.kv_rows}

@@ -1,0 +1,76 @@
+"""Binds a plan to buffers once, so that replaying it costs one call across the FFI a submit and none a dispatch."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from ..compiler.plan import Binding, Plan
+from .device import Device
+from .ffi import js_list, js_object
+from .kernels import Kernels
+
+Resolve = Callable[[Binding], tuple[Any, int, int]]
+"""Where a binding's tensor lies now: (buffer, offset, bytes)."""
+
+
+class Replay:
+    """A plan bound to buffers. ``resolve`` is asked again for each group that ``rebind`` is told of."""
+
+    def __init__(self, device: Device, kernels: Kernels, plan: Plan, resolve: Resolve) -> None:
+        import tandem_replay
+
+        self._js = tandem_replay
+        self.device = device
+        self.plan = plan
+        self._kernels = kernels
+        self._resolve = resolve
+        pipelines: list[Any] = []
+        index: dict[Any, int] = {}
+        table = np.zeros((len(plan.dispatches), 6), np.int32)
+        full_tiles = max((d.workgroups[1] for d in plan.dispatches if d.per_tile), default=1) // max(1, plan.tile)
+        for row, dispatch in enumerate(plan.dispatches):
+            if dispatch.shader not in index:
+                index[dispatch.shader] = len(pipelines)
+                pipelines.append(kernels.pipeline(dispatch))
+            x, y, z = dispatch.workgroups
+            table[row] = (index[dispatch.shader], row, x, y, z, y // max(1, full_tiles) if dispatch.per_tile else 0)
+        groups = [self._group(row) for row in range(len(plan.dispatches))]
+        from pyodide.ffi import to_js
+
+        self._recorded = tandem_replay.record(device.handle, js_list(pipelines), js_list(groups), to_js(table.reshape(-1).tolist()))
+        self._spans: dict[tuple[tuple[int, int], ...], Any] = {}
+
+    def _group(self, row: int) -> Any:
+        dispatch = self.plan.dispatches[row]
+        entries = []
+        for binding in dispatch.bindings:
+            buffer, offset, size = self._resolve(binding)
+            entries.append({"binding": binding.slot, "resource": {"buffer": buffer, "offset": offset, "size": size}})
+        layout = self._kernels.layout(dispatch)[0]
+        return self.device.handle.createBindGroup(js_object({"layout": layout, "entries": entries}))
+
+    def rebind(self, tensors: frozenset[str] | set[str]) -> int:
+        """Makes new bind groups for the dispatches that bind any of ``tensors`` (they moved); returns how many."""
+        count = 0
+        for row, dispatch in enumerate(self.plan.dispatches):
+            if any(binding.tensor in tensors for binding in dispatch.bindings):
+                self._js.regroup(self._recorded, row, self._group(row))
+                count += 1
+        return count
+
+    def submit(
+        self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,
+        copy: tuple[Any, int, int] | None = None, staging: Any = None,
+    ) -> Any:  # fmt: skip
+        """Submits ``spans`` of the plan ([from, to) rows), ``repeat`` times over, then a copy of ``copy`` (buffer,
+        offset, bytes) to ``staging``. Returns a JavaScript promise of those bytes, or None without a copy.
+        """
+        if spans not in self._spans:
+            from pyodide.ffi import to_js
+
+            self._spans[spans] = to_js([edge for span in spans for edge in span])
+        buffer, offset, size = copy or (None, 0, 0)
+        return self._js.submit(self._recorded, self._spans[spans], tiles, repeat, buffer, offset, size, staging)
