@@ -1,0 +1,160 @@
+"""The vocabulary of a GGUF file: its tokens as bytes, its merges as ranks, its control tokens and end tokens.
+
+Key names and token types: the GGUF specification (ggml/docs/gguf.md, "Tokenizer"). Byte-level alphabet: GPT-2's
+``bytes_to_unicode`` (openai/gpt-2, encoder.py): 188 printable bytes stand for themselves, the others for U+0100
+upwards in byte order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Final
+
+from ..errors import BadModel
+
+NORMAL: Final = 1
+UNKNOWN: Final = 2
+CONTROL: Final = 3
+USER_DEFINED: Final = 4
+
+# Names that end a generation whatever eos_token_id says: llama.cpp's list (llama-vocab.cpp, "special_eog_ids"),
+# which also counts the code models' padding, repository and file separators.
+END_NAMES: Final = frozenset(
+    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] "
+    "[EOS] <|end_of_text|> <end_of_utterance> <eos> <｜end▁of▁sentence｜> "
+    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> "
+    "<|file_sep|>".split()
+)
+
+
+def _byte_alphabet() -> dict[int, int]:
+    """Code point of the byte-level alphabet → byte value (256 entries)."""
+    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in set(printable)]
+    return {byte: byte for byte in printable} | {0x100 + n: byte for n, byte in enumerate(others)}
+
+
+BYTE_OF_CODE_POINT: Final = _byte_alphabet()
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the tokenizer needs of a file.
+
+    ``pieces``: the bytes of every token by id (control tokens: their names in UTF-8).
+    ``ranks``: bytes → rank, the 256 single bytes first, then the merges in order. A rank is a priority, not an id.
+    ``id_of_rank``: rank → token id, -1 for a byte value that has no token.
+    ``control`` / ``user_defined``: name → id of the tokens found in text as a whole; the former only on request.
+    ``ends``: ids that end a generation.
+    """
+
+    pieces: tuple[bytes, ...]
+    ranks: dict[bytes, int]
+    id_of_rank: list[int]
+    control: dict[str, int]
+    user_defined: dict[str, int]
+    ends: frozenset[int]
+
+    @classmethod
+    def from_gguf(cls, metadata: dict[str, Any]) -> Vocabulary:
+        """Read ``tokenizer.ggml.*``. Raises BadModel for a list that is missing or inconsistent."""
+        tokens = _strings(metadata, "tokenizer.ggml.tokens")
+        types = _types(metadata, len(tokens))
+        pieces = _pieces(tokens, types)
+        ranks, id_of_rank = _ranks(tokens, types, pieces, _strings(metadata, "tokenizer.ggml.merges"))
+        control = {tokens[i]: i for i, kind in enumerate(types) if kind in (UNKNOWN, CONTROL) and tokens[i]}
+        user_defined = {tokens[i]: i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
+        return cls(pieces, ranks, id_of_rank, control, user_defined, _ends(metadata, tokens, types))
+
+
+def _strings(metadata: dict[str, Any], key: str) -> list[str]:
+    value = metadata.get(key)
+    if not isinstance(value, list | tuple) or not value:
+        raise BadModel(f"The model file has no {key}, so its text cannot be read: use a complete GGUF file.", key=key)
+    try:
+        "".join(value)
+    except TypeError:
+        raise BadModel(f"{key} in the model file is not a list of strings: use a valid GGUF file.", key=key) from None
+    return list(value)
+
+
+def _types(metadata: dict[str, Any], count: int) -> list[int]:
+    value = metadata.get("tokenizer.ggml.token_type")
+    if value is None:
+        return [NORMAL] * count
+    types = [int(kind) for kind in value]
+    if len(types) != count:
+        raise BadModel(
+            f"The model file has {count} tokens but {len(types)} token types: it is damaged, download it again.",
+            tokens=count,
+            types=len(types),
+        )
+    return types
+
+
+def _pieces(tokens: list[str], types: list[int]) -> tuple[bytes, ...]:
+    """Token bytes by id. The normal ones are translated in one go: a loop over 49,152 of them is slow in wasm."""
+    normal = [text if kind == NORMAL else "" for text, kind in zip(tokens, types, strict=True)]
+    try:
+        blob = "".join(normal).translate(BYTE_OF_CODE_POINT).encode("latin-1")
+    except UnicodeEncodeError:
+        return tuple(_piece(text, kind) for text, kind in zip(tokens, types, strict=True))
+    ends = list(accumulate(map(len, normal), initial=0))
+    pieces = [blob[start:end] for start, end in pairwise(ends)]
+    for i, kind in enumerate(types):
+        if kind != NORMAL:
+            pieces[i] = tokens[i].encode("utf-8", "replace")
+    return tuple(pieces)
+
+
+def _piece(text: str, kind: int) -> bytes:
+    if kind == NORMAL and all(ord(char) in BYTE_OF_CODE_POINT for char in text):
+        return text.translate(BYTE_OF_CODE_POINT).encode("latin-1")
+    return text.encode("utf-8", "replace")  # not written in the byte alphabet: the text is the token
+
+
+def _ranks(
+    tokens: list[str], types: list[int], pieces: tuple[bytes, ...], merges: list[str]
+) -> tuple[dict[bytes, int], list[int]]:
+    """Priorities for byte pair encoding: only what the merges make is reachable, in the order of the merges.
+
+    Ids need not be in that order, and a normal token that no merge makes must not be found, so ids are no ranks.
+    """
+    id_of = {text: i for i, (text, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
+    ranks = {bytes([byte]): byte for byte in range(256)}
+    char_of = {byte: chr(code) for code, byte in BYTE_OF_CODE_POINT.items()}
+    id_of_rank = [id_of.get(char_of[byte], -1) for byte in range(256)]
+    # Joined and split again instead of a loop over 48,900 merges: the byte alphabet has neither blank nor line end.
+    joined = "\n".join(merges)
+    made = list(map(id_of.get, joined.replace(" ", "").split("\n")))
+    if joined.count(" ") != len(merges) or len(made) != len(merges) or None in made:
+        raise _bad_merge(merges, id_of)
+    for token in dict.fromkeys(made):  # a token that several merges make has the first one's priority
+        assert token is not None
+        if ranks.setdefault(pieces[token], len(id_of_rank)) == len(id_of_rank):
+            id_of_rank.append(token)
+    return ranks, id_of_rank
+
+
+def _bad_merge(merges: list[str], id_of: dict[str, int]) -> BadModel:
+    """The error for the first merge that does not join two parts to a token."""
+    for order, merge in enumerate(merges):
+        left, _, right = merge.partition(" ")
+        if not left or not right or " " in right or left + right not in id_of:
+            break
+    return BadModel(
+        f"Merge {order} of the model file, {merge[:40]!r}, makes no token of its vocabulary: "
+        "the file is damaged, download it again.",
+        merge=merge[:40],
+        order=order,
+    )
+
+
+def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> frozenset[int]:
+    ends = {i for i, text in enumerate(tokens) if text in END_NAMES}
+    for name in ("eos", "eot", "eom"):
+        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
+        if value is not None and 0 <= int(value) < len(tokens):
+            ends.add(int(value))
+    return frozenset(ends)
