@@ -29,7 +29,8 @@ export class App {
     this.models = [];
     this.facts = null;
     this.blob = null;
-    this.describing = null;
+    this.describing = Promise.resolve(false);
+    this.unread = null;
     this.abort = null;
     this.state = "idle";
     this.catalogue = loadCatalogue().then((models) => {
@@ -126,11 +127,14 @@ export class App {
     this.#describe();
   }
 
-  // Sets `describing` to a promise that is true when the photo was read; a newer photo makes the older one's end mute.
+  // Reads the photo; `describing` becomes a promise of whether that worked. A newer photo mutes the older one's end.
   #describe() {
     const { blob } = this;
     const mine = () => this.blob === blob;
-    if (this.options.vision === null) return;
+    if (this.options.vision === null) {
+      this.describing = Promise.resolve(false);
+      return;
+    }
     this.labels.wait();
     this.describing = (async () => {
       try {
@@ -143,6 +147,7 @@ export class App {
       } catch (error) {
         if (!mine()) return this.describing;
         this.labels.clear();
+        this.unread = blob;
         this.#fail(error, () => this.#describe());
         return false;
       } finally {
@@ -154,19 +159,15 @@ export class App {
   /** Write the copy for the photo and the brief. `anew` draws another text than the most likely one. */
   async write(anew) {
     if (this.abort) return;
-    const { brief, maxTokens } = this.brief.read();
-    if (!this.blob && !brief.keywords.length) {
-      this.errors.say("error.nothing", "no_photo");
-      this.photo.focus();
-      return;
-    }
     this.errors.clear();
+    const { brief, maxTokens } = this.brief.read();
     const abort = (this.abort = new AbortController());
     this.#busy(true);
     try {
-      const read = this.blob && !this.facts ? await or(this.describing, abort.signal) : true;
-      const client = read ? await or(this.session.ready(), abort.signal) : null;
-      if (client) await this.#stream(client, { brief, maxTokens, anew, signal: abort.signal });
+      if (await or(this.#material(brief), abort.signal)) {
+        const client = await or(this.session.ready(), abort.signal);
+        await this.#stream(client, { brief, maxTokens, anew, signal: abort.signal });
+      }
     } catch (error) {
       if (!abort.signal.aborted) this.#fail(error, () => this.write(anew));
     } finally {
@@ -176,15 +177,32 @@ export class App {
     }
   }
 
+  // Is there anything to write about? A photo that could not be read is tried again, unless keywords stand in for it.
+  async #material(brief) {
+    if (this.blob && !this.facts) {
+      if (this.unread === this.blob && !brief.keywords.length) {
+        this.unread = null;
+        this.#describe();
+      }
+      if (await this.describing) return true;
+    }
+    if (this.facts || brief.keywords.length) return true;
+    if (this.errors.code === null) {
+      this.errors.say("error.nothing", "no_photo");
+      this.photo.focus();
+    }
+    return false;
+  }
+
   async #stream(client, { brief, maxTokens, anew, signal }) {
     const draw = anew ? { temperature: 0.8, topP: 0.95, seed: crypto.getRandomValues(new Uint32Array(1))[0] } : {};
-    const facts = this.facts ?? { labels: [] };
+    const about = this.facts ? { facts: this.facts } : {};
     let done = null;
     let failed = true;
     this.copy.begin();
     this.badge.wrote(null);
     try {
-      for await (const event of client.generate({ facts, brief, maxTokens, ...draw, signal })) {
+      for await (const event of client.generate({ ...about, brief, maxTokens, ...draw, signal })) {
         this.copy.event(event);
         if (event.type === "text") this.badge.wrote(event.source);
         if (event.type === "done") done = event;

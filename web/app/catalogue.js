@@ -1,19 +1,27 @@
-// What the site offers (models/index.json), what a start would download, and what is already kept on this device.
+// What the site offers (models/index.json), and what a start would download beyond what is kept on this device.
+
+import { missingBytes, storeKey } from "./kept.js";
 
 const DEFAULTS = { model: "smollm2-135m", vision: "efficientnet-lite0" };
+const MODELS = new URL("../models/", import.meta.url);
+
+async function json(path) {
+  const answer = await fetch(new URL(path, MODELS));
+  if (!answer.ok) throw new Error(`${path}: HTTP ${answer.status}`);
+  return answer.json();
+}
 
 /** The models of models/index.json; an empty list when it cannot be read (createClient then says what is wrong). */
 export async function loadCatalogue() {
   try {
-    const answer = await fetch(new URL("../models/index.json", import.meta.url));
-    const { models } = await answer.json();
+    const { models } = await json("index.json");
     return Array.isArray(models) ? models : [];
   } catch {
     return [];
   }
 }
 
-/** The chosen language model's entry, or null for the address of a .gguf or a name the site does not list. */
+/** The chosen language model's entry; null for the address of a .gguf, or a name that the site does not list. */
 export function languageModel(models, options) {
   const name = options.model ?? DEFAULTS.model;
   return models.find((model) => model.kind === "language" && model.name === name) ?? null;
@@ -26,21 +34,42 @@ export function visionModel(models, options) {
 }
 
 /**
- * What a start with these options would fetch: [{ title, bytes }]. The language model's weights are for the GPU only,
- * so nobody downloads them where the browser has none, or where the cloud writes anyway.
+ * What a start with these options would fetch: [{ title, bytes }], bytes null where nobody says how many.
+ * The language model's weights are for the GPU only, so nobody downloads them where the browser has none, or where the
+ * cloud is asked first.
  */
 export async function pendingDownloads(models, options, hasGpu = "gpu" in navigator) {
-  const wanted = [visionModel(models, options)];
   const cloudFirst = options.cloud !== null && ["only_in_cloud", "prefer_in_cloud"].includes(options.mode);
   const onDevice = hasGpu && options.adapter !== "none" && !cloudFirst;
-  if (onDevice) wanted.unshift(languageModel(models, options));
+  const wanted = [visionModel(models, options)];
+  if (onDevice) wanted.unshift(languageModel(models, options) ?? (await fileAt(options.model)));
   const pending = [];
-  for (const model of wanted) {
-    if (model && !(await isKept(model))) pending.push({ name: model.name, title: model.title, bytes: model.bytes });
+  for (const model of wanted.filter(Boolean)) {
+    const bytes = await missing(model);
+    if (bytes !== 0) pending.push({ title: model.title, bytes });
   }
   return pending;
 }
 
-async function isKept(model) {
-  return false;
+async function missing({ name, url, bytes }) {
+  try {
+    const manifest = url ? null : await json(`${name}/manifest.json`);
+    return await missingBytes(await storeKey({ manifest, url }), bytes);
+  } catch {
+    return bytes;
+  }
+}
+
+// The address of a .gguf as a catalogue entry. Its server may not say how big it is, or not to us.
+async function fileAt(address) {
+  if (!address || !/\.gguf($|[?#])/i.test(address)) return null;
+  const { href, pathname } = new URL(address, document.baseURI);
+  let bytes = null;
+  try {
+    const answer = await fetch(href, { method: "HEAD" });
+    bytes = answer.ok ? Number(answer.headers.get("content-length")) || null : null;
+  } catch {
+    // Unknown is what we say then.
+  }
+  return { title: decodeURIComponent(pathname.split("/").pop()), url: href, bytes };
 }

@@ -2,14 +2,15 @@
 
 import { h, icon } from "./dom.js";
 import { megabytes } from "./format.js";
-import { onLanguage, say } from "./i18n.js";
+import { onLanguage, say, t } from "./i18n.js";
 
 /** Does the visitor ask sites to save data? */
 export function savesData() {
   return Boolean(navigator.connection?.saveData) || matchMedia("(prefers-reduced-data: reduce)").matches;
 }
 
-const sum = (downloads) => downloads.reduce((total, { bytes }) => total + bytes, 0);
+const sum = (downloads) => downloads.reduce((total, { bytes }) => total + (bytes ?? 0), 0);
+const known = (bytes) => (bytes === null ? t("download.unknown") : megabytes(bytes));
 
 export class DownloadNotice {
   #sentence = h("p.sentence");
@@ -37,10 +38,10 @@ export class DownloadNotice {
    */
   async tell(downloads, ask, cloudDownloads) {
     if (!downloads.length) return "download";
-    const size = () => megabytes(sum(downloads));
+    const size = () => known(downloads.some(({ bytes }) => bytes === null) ? null : sum(downloads));
     this.#draw = () => {
       say(this.#sentence, ask ? "download.ask" : "download.tell", { size });
-      this.#parts.textContent = downloads.map(({ title, bytes }) => `${title} ${megabytes(bytes)}`).join(" · ");
+      this.#parts.textContent = downloads.map(({ title, bytes }) => `${title}: ${known(bytes)}`).join(" · ");
       say(this.#accept, "download.accept", { size });
       if (cloudDownloads) {
         const fetched = () => megabytes(sum(cloudDownloads));
