@@ -6,12 +6,13 @@ import { hush, onLanguage, say, t } from "./i18n.js";
 
 export class Labels {
   #list = h("ol.labels", { "data-tandem": "labels" });
+  #skeleton = h("div.skeleton", { "aria-hidden": "true", hidden: true }, h("span"), h("span"), h("span"));
   #note = h("p.hint", { role: "status" });
   #found = null;
 
   constructor() {
     say(this.#list, "labels.title", {}, "aria-label");
-    this.element = h("div.labels-block", { hidden: true }, this.#list, this.#note);
+    this.element = h("div.labels-block", { hidden: true }, this.#list, this.#skeleton, this.#note);
     onLanguage(() => this.#found && this.#draw());
   }
 
@@ -20,13 +21,15 @@ export class Labels {
     this.#found = null;
     this.element.hidden = false;
     this.element.setAttribute("aria-busy", "true");
-    this.#list.replaceChildren(...[70, 40, 25, 18, 12].map(() => h("li.skeleton", { "aria-hidden": "true" })));
+    this.#list.replaceChildren();
+    this.#skeleton.hidden = false;
     say(this.#note, "labels.waiting");
   }
 
   /** client.describe's answer: { labels, source, width, height }. */
   show(found) {
     this.#found = found;
+    this.#skeleton.hidden = true;
     this.element.hidden = false;
     this.element.removeAttribute("aria-busy");
     this.#draw();

@@ -1,0 +1,113 @@
+"""Browser tests: one Chromium for the session, a fresh context for each page, and no page may complain in silence.
+
+Playwright's async interface is used throughout: its sync one leaves a running event loop behind that would break the
+other asyncio tests of the run. All tests here share the session's loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, Page, async_playwright
+
+HERE = Path(__file__).parent
+# Nothing but this machine can be reached: a request to another host fails, and is reported too.
+ONLY_LOCAL = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
+LOCAL = {"127.0.0.1", "localhost"}
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.path.is_relative_to(HERE) and isinstance(item, pytest.Function):
+            if item.get_closest_marker("asyncio") or "async" in type(item).__name__.lower():
+                item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+
+
+@pytest.fixture(scope="session")
+def site(server: str) -> str:
+    """Base URL of the built site with its gateway, without a slash at its end."""
+    return server.rstrip("/")
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def browser(chromium: Path) -> AsyncIterator[Browser]:
+    """A headless Chromium with WebGPU on SwiftShader, that reaches this machine only."""
+    from pyapp.setup.browser import flags
+
+    async with async_playwright() as playwright:
+        media = ["--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream"]
+        arguments = [*flags("software"), ONLY_LOCAL, *media]
+        launched = await playwright.chromium.launch(executable_path=chromium, args=arguments)
+        yield launched
+        await launched.close()
+
+
+@dataclass
+class Watch:
+    """What pages did that no page should do. A test that provokes an error takes it off with ``expect``."""
+
+    faults: list[str] = field(default_factory=list)
+
+    def page(self, page: Page) -> None:
+        page.on("console", lambda message: message.type == "error" and self.faults.append(f"console: {message.text}"))
+        page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
+        page.on("request", lambda request: self._host(request.url))
+
+    def _host(self, url: str) -> None:
+        parts = urlsplit(url)
+        if parts.scheme in ("http", "https") and parts.hostname not in LOCAL:
+            self.faults.append(f"request to another host: {url}")
+
+    def expect(self, words: str) -> None:
+        """Takes off faults that contain ``words``; there must be one."""
+        kept = [fault for fault in self.faults if words not in fault]
+        assert len(kept) < len(self.faults), f"no fault with {words!r} in {self.faults}"
+        self.faults[:] = kept
+
+
+@pytest.fixture
+def watch() -> Watch:
+    return Watch()
+
+
+Open = Callable[..., Awaitable[Page]]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def open_page(browser: Browser, site: str, watch: Watch) -> AsyncIterator[Open]:
+    """``await open_page("/?lang=en", init=script, **context options)`` -> Page. Faults fail the test at its end.
+
+    ``init`` is JavaScript that runs before the page's own; ``fake`` puts tests/browser/fake_tandem.js in the place of
+    tandem.js, for what concerns the drawing alone.
+    """
+    contexts: list[Any] = []
+
+    async def make(path: str = "/", *, init: str = "", fake: bool = False, **options: Any) -> Page:
+        context = await browser.new_context(**{"locale": "en-US", **options})
+        contexts.append(context)
+        context.on("page", watch.page)
+        if init:
+            await context.add_init_script(init)
+        if fake:
+            await context.route("**/tandem.js", lambda route: route.fulfill(path=HERE / "fake_tandem.js"))
+        page = await context.new_page()
+        if path:
+            await page.goto(path if "://" in path else site + path)
+        return page
+
+    yield make
+    for context in contexts:
+        await context.close()
+    assert watch.faults == []
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def page(open_page: Open) -> Page:
+    """An empty page (``about:blank``), watched."""
+    return await open_page("")

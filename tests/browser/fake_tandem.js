@@ -1,0 +1,75 @@
+// A door with the contract of tandem.js whose answers are fixed: for tests of what the page draws, and nothing else.
+// `window.fake` (set by the test before the page loads) changes what happens; calls are kept in `window.calls`.
+
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const plan = { slow: 0, fail: {}, words: 24, ...globalThis.fake };
+const calls = (globalThis.calls = []);
+const MIB = 2 ** 20;
+
+export class TandemError extends Error {
+  constructor(code, message, details = {}) {
+    super(message);
+    Object.assign(this, { code, details });
+  }
+}
+
+// Fails once (or `times`) and then works, so that a retry can be seen to help.
+function maybeFail(call) {
+  const failure = plan.fail[call];
+  if (!failure || failure.times === 0) return;
+  failure.times = (failure.times ?? 1) - 1;
+  throw new TandemError(failure.code, failure.message);
+}
+
+export async function createClient({ onProgress, ...options }) {
+  calls.push(["create", options]);
+  for (const [stage, total] of [["runtime", 16e6], ["download", 116.9e6], ["pipelines", 30]]) {
+    for (let step = 0; step <= 4; step++) {
+      onProgress({ stage, loaded: (total * step) / 4, total });
+      if (plan.slow) await pause(plan.slow);
+    }
+  }
+  maybeFail("create");
+  const device = options.adapter !== "none" && options.mode !== "only_in_cloud";
+  const source = device ? "device" : "cloud";
+  let held = 0;
+  return {
+    get status() {
+      const tenants = [
+        { name: "smollm2-135m", bytes: 90 * MIB, resident: 90 * MIB },
+        { name: "efficientnet-lite0", bytes: 18 * MIB, resident: held },
+      ];
+      const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
+      const reason = device ? "The model runs on this device's GPU (Fake)." : "The device is not used.";
+      return { tier: "high", adapter: device ? "Fake" : null, software: false, source, reason, pool: device ? pool : null };
+    },
+    async describe(blob) {
+      calls.push(["describe", blob.size, blob.type]);
+      await pause(plan.slow);
+      maybeFail("describe");
+      held = 18 * MIB;
+      const names = ["coffee mug", "cup", "espresso", "water jug", "pitcher, ewer"];
+      const labels = [0.713, 0.132, 0.041, 0.012, 0.004].map((p, i) => ({ index: 500 + i, name: names[i], p }));
+      return { labels, source: device ? "device" : "cpu", width: 8, height: 6 };
+    },
+    async *generate({ signal, ...request }) {
+      calls.push(["generate", request]);
+      let written = 0;
+      const end = (reason) => [
+        { type: "usage", promptTokens: 50, completionTokens: written, deviceTokens: device ? written : 0, cloudTokens: device ? 0 : written },
+        { type: "done", reason, source },
+      ];
+      for (let i = 0; i < plan.words; i++) {
+        if (i === 3) maybeFail("generate");
+        if (signal.aborted) return yield* end("abort");
+        yield { type: "text", text: `${i ? " " : ""}word${i}${i % 8 === 7 ? "." : ""}`, source };
+        written++;
+        await pause(plan.slow || 1);
+      }
+      yield* end("stop");
+    },
+    async close() {
+      calls.push(["close"]);
+    },
+  };
+}
