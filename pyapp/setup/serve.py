@@ -8,7 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,12 @@ def serving(app: Any) -> Iterator[str]:
     """Serves an ASGI app on a free port from a thread while the block runs; gives its base URL. Raises SetupError."""
     with socket.create_server(("127.0.0.1", 0)) as bound:
         server = uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=2))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
+
+        def answer() -> None:
+            with suppress(SystemExit):  # how uvicorn leaves when the app does not start
+                server.run(sockets=[bound])
+
+        thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         while not server.started:
             if not thread.is_alive():
