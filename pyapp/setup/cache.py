@@ -7,12 +7,15 @@ import hashlib
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .failure import SetupError
+
+ABANDONED = 86_400  # seconds after which half-done work is nobody's any more
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,9 @@ def exclusive(name: str) -> Iterator[None]:
 @contextmanager
 def staging() -> Iterator[Path]:
     """A folder for half-done work, in the cache folder so that a rename out of it is atomic; removed afterwards."""
+    for old in cache_folder().glob("partial-*"):  # of a process that was killed
+        if time.time() - old.stat().st_mtime > ABANDONED:
+            shutil.rmtree(old, ignore_errors=True)
     folder = Path(tempfile.mkdtemp(prefix="partial-", dir=cache_folder()))
     try:
         yield folder
@@ -57,6 +63,11 @@ def sha256_file(path: Path) -> str:
     """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def is_intact(path: Path, pin: Pin) -> bool:
+    """Whether the file is there with the pinned bytes."""
+    return path.is_file() and path.stat().st_size == pin.size and sha256_file(path) == pin.sha256
 
 
 def check(path: Path, pin: Pin, origin: str) -> None:
@@ -77,7 +88,7 @@ def obtain(pin: Pin, folder: str, fetch: Callable[[Path], tuple[Path, str]]) -> 
     """
     kept = cache_folder() / folder / pin.name
     with exclusive(f"obtain-{folder}-{pin.name}"):
-        if kept.is_file() and kept.stat().st_size == pin.size and sha256_file(kept) == pin.sha256:
+        if is_intact(kept, pin):
             return kept
         kept.parent.mkdir(parents=True, exist_ok=True)
         with staging() as stage:

@@ -67,7 +67,10 @@ def _make(folder: Path, lock: Path, stamp: str) -> None:
     python = str(folder / "bin" / "python")
     command = [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-warn-script-location", "--quiet"]
     command += ["--progress-bar", "off", "--require-hashes", "--only-binary", ":all:", "-r", str(lock)]
-    with staging() as stage, watching("libraries", None, lambda: folder_size(stage) + folder_size(folder)):
+    with (
+        staging() as stage,
+        watching("libraries, downloaded and unpacked", None, lambda: folder_size(stage) + folder_size(folder)),
+    ):
         environment = {**os.environ, "TMPDIR": str(stage)}
         done = subprocess.run(command, check=False, text=True, capture_output=True, env=environment)
         if done.returncode:

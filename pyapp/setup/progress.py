@@ -38,7 +38,7 @@ class Progress:
 
     def update(self, loaded: int) -> None:
         """Says that ``loaded`` bytes of ``total`` are here; cheap to call often."""
-        self._last = loaded
+        self._last = loaded = max(self._last, loaded)  # temporary files go again
         now = time.monotonic()
         if now >= self._next:
             self._next = now + self._every

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import urllib.request
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
 
-from .cache import Pin, cache_folder, check, exclusive, sha256_file, staging
+from .cache import Pin, cache_folder, check, exclusive, is_intact, staging
+from .failure import SetupError
 from .npm import NpmPackage, obtain_tarball, read_members
 from .progress import Progress
 from .pypi import Package, download, take_out
@@ -82,23 +83,18 @@ def obtain_wasm_wheels(lock: dict[str, Any]) -> list[Path]:
     folder.mkdir(exist_ok=True)
     pins = wheel_pins(lock)
     with exclusive("wasm"):
-        missing = [pin for pin in pins if not _is_kept(folder / pin.name, pin)]
+        missing = [pin for pin in pins if not is_intact(folder / pin.name, pin)]
         if missing:
             with staging() as stage:
-                origin = _fetch_wheels(missing, stage)
-                for pin in missing:
-                    check(stage / pin.name, pin, origin)
+                if not _from_cdn(missing, stage):
+                    _from_open_webui(missing, stage)
                 for pin in missing:
                     (stage / pin.name).replace(folder / pin.name)
     return [folder / pin.name for pin in pins]
 
 
-def _is_kept(path: Path, pin: Pin) -> bool:
-    return path.is_file() and path.stat().st_size == pin.size and sha256_file(path) == pin.sha256
-
-
-def _fetch_wheels(pins: list[Pin], stage: Path) -> str:
-    """Gets the wheels into ``stage``; returns where they came from."""
+def _from_cdn(pins: list[Pin], stage: Path) -> bool:
+    """Gets the wheels into ``stage``, checked; False where the CDN does not answer, or something else does for it."""
     try:
         for pin in pins:
             with urllib.request.urlopen(CDN + pin.name, timeout=CDN_TIMEOUT) as answer:
@@ -109,12 +105,17 @@ def _fetch_wheels(pins: list[Pin], stage: Path) -> str:
                         loaded += len(piece)
                         progress.update(loaded)
                 progress.finish()
-    except OSError as error:
-        print(f"Pyodide's CDN does not answer ({error}); taking the wasm wheels out of {OPEN_WEBUI.requirement}.")
-    else:
-        return "Pyodide's CDN"
+            check(stage / pin.name, pin, "Pyodide's CDN")
+    except (OSError, HTTPException, SetupError) as error:
+        print(f"Pyodide's CDN does not serve here ({error}); taking the wasm wheels out of {OPEN_WEBUI.requirement}.")
+        return False
+    return True
+
+
+def _from_open_webui(pins: list[Pin], stage: Path) -> None:
+    """Takes the wheels out of Open WebUI's into ``stage``, checked. Raises SetupError."""
     archive = download(OPEN_WEBUI, stage)
     for pin in pins:
-        take_out(archive, f"open_webui/frontend/pyodide/{pin.name}", stage / pin.name)
-    shutil.rmtree(archive.parent)
-    return OPEN_WEBUI.requirement
+        check(
+            take_out(archive, f"open_webui/frontend/pyodide/{pin.name}", stage / pin.name), pin, OPEN_WEBUI.requirement
+        )

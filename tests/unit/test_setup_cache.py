@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -79,6 +80,17 @@ def test_a_broken_download_leaves_nothing(home: Path) -> None:
         obtain(PIN, "models", broken)
     assert not list((home / "models").iterdir())
     assert not list(home.glob("partial-*"))
+
+
+def test_what_a_killed_process_left_is_removed(home: Path) -> None:
+    old, new = cache_folder() / "partial-old", cache_folder() / "partial-new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "half").write_bytes(BYTES)
+    os.utime(old, (0, 0))
+    obtain(PIN, "models", Origin(BYTES))
+    assert not old.exists()
+    assert (new / "half").exists()
 
 
 def test_a_failed_check_names_both_sums(tmp_path: Path) -> None:
