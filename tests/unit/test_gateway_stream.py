@@ -1,0 +1,424 @@
+"""The gateway's cloud stream against a scripted upstream, over real sockets on both sides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import pytest
+
+from pyapp.gateway.settings import Settings
+from tests.unit.gateway_fakes import (
+    DONE_CHUNK,
+    ROLE_CHUNK,
+    Exchange,
+    Scripted,
+    gateway,
+    openai_chunk,
+    scripted_server,
+    serve_app,
+)
+
+Answer = Callable[[Exchange], Awaitable[None]]
+PATH = "/api/ai/cloud-stream"
+PROMPT = "Secret garden mug"
+USAGE = {"prompt_tokens": 9, "completion_tokens": 3}
+TEXTS = ["Une tasse ", "émaillée 🍵", " fin"]
+WHOLE = (
+    ROLE_CHUNK
+    + b"".join(map(openai_chunk, TEXTS))
+    + openai_chunk(finish="stop")
+    + openai_chunk(usage=USAGE)
+    + DONE_CHUNK
+)
+
+
+@dataclass
+class World:
+    """A gateway, its upstream, and a client."""
+
+    client: httpx.AsyncClient
+    upstream: Scripted
+
+    async def ask(self, **fields: Any) -> httpx.Response:
+        return await self.client.post(PATH, json={"prompt": PROMPT, **fields})
+
+
+@asynccontextmanager
+async def world(script: Answer, **settings: Any) -> AsyncIterator[World]:
+    async with scripted_server(script) as upstream:
+        given = Settings(**{"upstream_url": upstream.url, "upstream_key": "k-123", "upstream_model": "m", **settings})
+        async with gateway(given) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
+            yield World(client, upstream)
+
+
+def events_of(response: httpx.Response) -> list[Any]:
+    """The payloads of a whole stream; its end mark must be there, last, once."""
+    assert response.status_code == 200, response.text
+    blocks = response.text.split("\n\n")
+    assert blocks[-2:] == ["data: [DONE]", ""]
+    return [json.loads(block.removeprefix("data: ")) for block in blocks[:-2]]
+
+
+def error_of(response: httpx.Response, status: int, code: str) -> str:
+    assert response.status_code == status, response.text
+    assert response.headers["content-type"] == "application/json"
+    payload = response.json()
+    assert set(payload) == {"error"}
+    assert set(payload["error"]) == {"code", "message"}
+    assert payload["error"]["code"] == code
+    message: str = payload["error"]["message"]
+    assert "k-123" not in message
+    return message
+
+
+def chunks(*parts: bytes, end: bool = True) -> Answer:
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        for part in parts:
+            await exchange.chunk(part)
+        if end:
+            await exchange.end()
+
+    return script
+
+
+def replies(status: int, body: bytes, **headers: str) -> Answer:
+    async def script(exchange: Exchange) -> None:
+        await exchange.head(status, content_length=str(len(body)), **headers)
+        await exchange.write(body)
+
+    return script
+
+
+@pytest.mark.parametrize("size", [1, 5, 100_000])
+async def test_the_answer_in_pieces_of_any_size(size: int) -> None:
+    """One byte a piece splits every character of several bytes."""
+    async with world(chunks(*(WHOLE[at : at + size] for at in range(0, len(WHOLE), size)))) as it:
+        response = await it.ask(max_tokens=3)
+    assert events_of(response) == [
+        *({"text": text} for text in TEXTS),
+        {"usage": {**USAGE, "total_tokens": 12, "finish_reason": "stop"}},
+    ]
+    assert response.headers["content-type"] == "text/event-stream; charset=utf-8"
+    assert response.headers["cache-control"] == "no-store"
+
+
+async def test_what_the_upstream_is_asked() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi \ud83c"}]
+    async with world(chunks(WHOLE)) as it:
+        body = {"messages": messages, "max_tokens": 5000, "temperature": 0.7, "top_p": 0.9, "seed": 42, "other": 1}
+        response = await it.client.post(PATH, content=json.dumps(body))
+        events_of(response)
+        events_of(await it.ask())
+    first, second = it.upstream.exchanges
+    assert first.path == "/v1/chat/completions"
+    assert first.headers["authorization"] == "Bearer k-123"
+    assert first.headers["accept-encoding"] == "identity"
+    assert first.json == {
+        "messages": [messages[0], {"role": "user", "content": "Hi \ufffd"}],
+        "max_tokens": 2048,
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "seed": 42,
+        "model": "m",
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+    assert second.json["messages"] == [{"role": "user", "content": PROMPT}]
+    assert (second.json["max_tokens"], second.json["temperature"], second.json["top_p"]) == (256, 0.0, 1.0)
+    assert "seed" not in second.json
+
+
+async def test_text_is_passed_on_before_the_next_has_come() -> None:
+    go_on = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(openai_chunk("first"))
+        await go_on.wait()
+        await exchange.chunk(openai_chunk("second") + DONE_CHUNK)
+        await exchange.end()
+
+    async with world(script) as it, it.client.stream("POST", PATH, json={"prompt": PROMPT}) as response:
+        pieces = response.aiter_text()
+        assert await asyncio.wait_for(anext(pieces), 3) == 'data: {"text":"first"}\n\n'
+        go_on.set()
+        rest = "".join([piece async for piece in pieces])
+    assert rest.startswith('data: {"text":"second"}\n\n')
+
+
+async def test_usage_is_estimated_where_the_upstream_gives_none() -> None:
+    async with world(chunks(*map(openai_chunk, TEXTS), openai_chunk(finish="length"), DONE_CHUNK)) as it:
+        events = events_of(await it.ask())
+    assert events[-1] == {
+        "usage": {
+            "prompt_tokens": 5,
+            "completion_tokens": 3,
+            "total_tokens": 8,
+            "finish_reason": "length",
+            "estimated": True,
+        }
+    }
+
+
+async def test_an_end_without_the_mark_counts_as_whole_after_a_finish_reason_only() -> None:
+    async with world(chunks(openai_chunk("a"), openai_chunk(finish="stop"))) as it:
+        assert events_of(await it.ask())[0] == {"text": "a"}
+    async with world(chunks(openai_chunk("a"))) as it:
+        text, error = events_of(await it.ask())
+    assert text == {"text": "a"}
+    assert error["error"]["code"] == "cloud_unavailable"
+    assert "cut its answer off" in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("tail", "end", "message"),
+    [
+        (b'data: {"error":{"code":500,"message":"k-123 exploded"}}\n\n', True, "in the middle of its answer"),
+        (b'error: x\ndata: {"error":"plain"}\n\n', True, "in the middle of its answer"),
+        (b"data: <html>\n\n", True, "not a chat completion chunk"),
+        (b'data: {"choices":[{"delta":{"content":5}}]}\n\n', True, "not a chat completion chunk"),
+        (b"data: " + b"x" * 70_000, True, "a line of over 65536 bytes"),
+        (b"", False, "broke in the middle"),
+    ],
+)
+async def test_failures_in_mid_stream_are_events(tail: bytes, end: bool, message: str) -> None:
+    script = chunks(openai_chunk("abc"), *([tail] if tail else []), end=end)
+    async with world(script, max_event_bytes=65536) as it:
+        text, error = events_of(await it.ask())
+    assert text == {"text": "abc"}
+    assert error["error"]["code"] == "cloud_unavailable"
+    assert message in error["error"]["message"]
+    assert "k-123" not in error["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "code", "message"),
+    [
+        (replies(429, b"{}", retry_after="17"), 429, "cloud_unavailable", "too many requests"),
+        (replies(500, b"oops"), 502, "cloud_unavailable", "HTTP 500"),
+        (replies(503, b"", retry_after="17"), 502, "cloud_unavailable", "HTTP 503"),
+        (replies(401, b'{"error":{"message":"bad key k-123"}}'), 502, "cloud_unavailable", "TANDEM_UPSTREAM_KEY"),
+        (replies(404, b"{}"), 502, "cloud_unavailable", "does not know"),
+        (replies(422, b'{"error":[1]}'), 502, "cloud_unavailable", "HTTP 422"),
+        (replies(301, b"", location="http://127.0.0.1:1/"), 502, "cloud_unavailable", "HTTP 301"),
+        (replies(400, b'{"error":{"type":"exceed_context_size_error"}}'), 400, "context_full", "longer than"),
+        (replies(400, b'{"error":{"code":"context_length_exceeded"}}'), 400, "context_full", "longer than"),
+        (replies(400, b'{"message":"maximum context length is 8"}'), 400, "context_full", "longer than"),
+        (replies(200, b"<html>", content_type="text/html"), 502, "cloud_unavailable", "text/html instead"),
+        (replies(200, b"{}", content_type="application/json"), 502, "cloud_unavailable", "application/json instead"),
+        (chunks(b'data: {"error":{"message":"x"}}\n\n'), 502, "cloud_unavailable", "reported an error"),
+        (chunks(ROLE_CHUNK), 502, "cloud_unavailable", "cut its answer off"),
+    ],
+)
+async def test_failures_before_the_stream_are_statuses(script: Answer, status: int, code: str, message: str) -> None:
+    async with world(script) as it:
+        response = await it.ask()
+    assert message in error_of(response, status, code)
+    assert len(it.upstream.exchanges) == 1  # the gateway does not hide a failure behind tries of its own
+    if b"17" in (value for _, value in response.headers.raw):
+        assert response.headers["retry-after"] == "17"
+
+
+@pytest.mark.parametrize("status", [429, 503])
+async def test_retry_after_is_passed_on(status: int) -> None:
+    async with world(replies(status, b"{}", retry_after="17")) as it:
+        assert (await it.ask()).headers["retry-after"] == "17"
+
+
+async def test_no_upstream_there() -> None:
+    async with scripted_server(chunks()) as gone:
+        url = gone.url
+    async with gateway(Settings(upstream_url=url)) as base, httpx.AsyncClient(base_url=base) as client:
+        message = error_of(await client.post(PATH, json={"prompt": PROMPT}), 502, "cloud_unavailable")
+    assert "cannot be reached" in message
+    assert url.removeprefix("http://") not in message
+
+
+@pytest.mark.parametrize("sends", ["nothing", "a head", "a head, pings and roles"])
+async def test_a_slow_first_text_is_a_504(sends: str) -> None:
+    left = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        if sends != "nothing":
+            await exchange.stream_head()
+        while not exchange.left.is_set():
+            if "pings" in sends:
+                await exchange.chunk(b": ping\n\n" + ROLE_CHUNK)
+            await asyncio.sleep(0.03)
+        left.set()
+
+    async with world(script, first_seconds=0.3) as it:
+        message = error_of(await it.ask(), 504, "cloud_unavailable")
+        await asyncio.wait_for(left.wait(), 2)
+    assert "no text for 0.3 seconds" in message
+
+
+async def test_an_idle_stream_ends_with_an_error_event() -> None:
+    left = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(openai_chunk("abc"))
+        await exchange.left.wait()
+        left.set()
+
+    async with world(script, idle_seconds=0.3) as it:
+        text, error = events_of(await it.ask())
+        await asyncio.wait_for(left.wait(), 2)
+    assert text == {"text": "abc"}
+    assert "no text for 0.3 seconds" in error["error"]["message"]
+
+
+async def test_an_endless_answer_ends_after_the_total_time() -> None:
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        while not exchange.left.is_set():
+            await exchange.chunk(openai_chunk("x"))
+            await asyncio.sleep(0.02)
+
+    async with world(script, total_seconds=0.5) as it:
+        events = events_of(await it.ask())
+    assert events[0] == {"text": "x"}
+    assert "not complete after 0.5 seconds" in events[-1]["error"]["message"]
+
+
+@pytest.mark.parametrize("when", ["before the first text", "in the stream"])
+async def test_a_client_that_leaves_closes_the_upstream(when: str, caplog: pytest.LogCaptureFixture) -> None:
+    arrived, left = asyncio.Event(), asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        if when == "in the stream":
+            await exchange.chunk(openai_chunk("abc"))
+        arrived.set()
+        await exchange.left.wait()
+        left.set()
+
+    caplog.set_level(logging.INFO, "tandem.gateway")
+    async with world(script) as it:
+        if when == "in the stream":
+            async with it.client.stream("POST", PATH, json={"prompt": PROMPT}) as response:
+                assert await anext(response.aiter_text()) == 'data: {"text":"abc"}\n\n'
+        else:
+            asking = asyncio.create_task(it.ask())
+            await asyncio.wait_for(arrived.wait(), 3)
+            asking.cancel()
+            await asyncio.gather(asking, return_exceptions=True)
+        await asyncio.wait_for(left.wait(), 3)
+    assert "outcome=client_left" in caplog.messages[-1]
+
+
+async def test_connections_to_the_upstream_are_used_again() -> None:
+    """The end mark is not the end of the HTTP body; reading on to that end keeps the connection."""
+    connections: set[int] = set()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        connections.add(scope["client"][1])
+        while (await receive()).get("more_body"):
+            pass
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
+        await send({"type": "http.response.body", "body": WHOLE, "more_body": False})
+
+    async with (
+        serve_app(app, lifespan="off") as upstream,
+        gateway(Settings(upstream_url=upstream)) as base,
+        httpx.AsyncClient(base_url=base) as client,
+    ):
+        for _ in range(5):
+            events_of(await client.post(PATH, json={"prompt": PROMPT}))
+    assert len(connections) == 1
+
+
+async def test_many_streams_at_once_stay_apart() -> None:
+    async def script(exchange: Exchange) -> None:
+        mine = exchange.json["messages"][0]["content"]
+        await exchange.stream_head()
+        for number in range(5):
+            await exchange.chunk(openai_chunk(f"{mine}.{number} "))
+        await exchange.chunk(openai_chunk(finish="stop") + DONE_CHUNK)
+        await exchange.end()
+
+    async with world(script) as it:
+        responses = await asyncio.gather(*(it.ask(prompt=f"p{number}") for number in range(40)))
+    for number, response in enumerate(responses):
+        text = "".join(event.get("text", "") for event in events_of(response))
+        assert text == "".join(f"p{number}.{step} " for step in range(5))
+
+
+async def test_the_log_tells_the_figures_and_never_the_text(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG, "tandem.gateway")
+    async with world(chunks(WHOLE)) as it:
+        await it.ask()
+        await it.ask(prompt=["Secret"])
+    async with world(replies(400, b'{"error":{"type":"x","message":"Secret garden k-123"}}')) as it:
+        await it.ask()
+    logged = "\n".join(caplog.messages)
+    assert "call=1 outcome=ok status=200" in logged
+    assert f"characters={len(''.join(TEXTS))} prompt_tokens=9 completion_tokens=3" in logged
+    assert "outcome=bad_argument status=400" in logged
+    for secret in ("Secret", "garden", "tasse", "k-123"):
+        assert secret not in logged
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b"", "not valid JSON"),
+        (b'{"prompt":', "not valid JSON"),
+        (b'{"prompt":"x","temperature":NaN}', "not valid JSON"),
+        (b"[" * 100_000, "not valid JSON"),
+        (b'"x"', "must be a JSON object"),
+        (b'{"prompt":"\xff"}', "not UTF-8"),
+        (b'{"top_p":1}', "either messages or prompt"),
+    ],
+)
+async def test_bad_bodies_get_a_clear_400_and_never_reach_the_upstream(body: bytes, message: str) -> None:
+    async with world(chunks(WHOLE)) as it:
+        response = await it.client.post(PATH, content=body)
+    assert message in error_of(response, 400, "bad_argument")
+    assert it.upstream.exchanges == []
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_body_that_is_too_big(declared: bool) -> None:
+    body = json.dumps({"prompt": "x" * 5000}).encode()
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for at in range(0, len(body), 100):
+            yield body[at : at + 100]
+
+    async with world(chunks(WHOLE), max_body_bytes=4000) as it:
+        response = await it.client.post(PATH, content=body if declared else pieces())
+    assert "larger than 4000 bytes" in error_of(response, 413, "bad_argument")
+    assert it.upstream.exchanges == []
+
+
+async def test_a_body_that_does_not_arrive() -> None:
+    async def slow() -> AsyncIterator[bytes]:
+        yield b'{"prompt":'
+        await asyncio.sleep(1.0)
+        yield b'"x"}'
+
+    async with world(chunks(WHOLE), body_seconds=0.2) as it:
+        response = await it.client.post(PATH, content=slow())
+    assert "did not arrive within 0.2 seconds" in error_of(response, 408, "bad_argument")
+
+
+async def test_other_methods_and_addresses() -> None:
+    async with world(chunks(WHOLE)) as it:
+        response = await it.client.get(PATH)
+        assert "POST only" in error_of(response, 405, "bad_argument")
+        assert response.headers["allow"] == "POST"
+        error_of(await it.client.post("/api/other"), 404, "bad_argument")
+        health = await it.client.get("/healthz")
+    assert health.json() == {"status": "ok", "upstream": "external", "ready": True}
