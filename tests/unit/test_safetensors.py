@@ -15,7 +15,7 @@ from pyapp.weights.source import BytesSource
 
 async def test_agrees_with_the_reference_library() -> None:
     rng = np.random.default_rng(3)
-    tensors = {
+    tensors: dict[str, np.ndarray] = {
         "conv": rng.normal(size=(8, 4, 3, 3)).astype(np.float32),
         "bias": rng.normal(size=8).astype(np.float16),
         "scalar": np.array(4, np.float32),

@@ -1,0 +1,200 @@
+// What the store needs of the browser and cannot do from Python: OPFS, hashes and downloads, on arrays that stay in
+// JavaScript. The worker registers this module as `tandem_opfs`.
+//
+// Pyodide never comes back from an awaited rejection with a QuotaExceededError, so nothing here lets a DOMException
+// out: every failure is a plain Error whose message begins with the name, "QuotaExceededError: …".
+
+const plain = (error) => new Error(`${error?.name ?? "Error"}: ${error?.message ?? error}`);
+
+async function guarded(work) {
+  try {
+    return await work();
+  } catch (error) {
+    throw plain(error);
+  }
+}
+
+function checked(work) {
+  try {
+    return work();
+  } catch (error) {
+    throw plain(error);
+  }
+}
+
+/** One open file: a sync access handle with short reads and writes turned into errors. */
+class OpfsFile {
+  #handle;
+
+  constructor(handle) {
+    this.#handle = handle;
+  }
+
+  size() {
+    return checked(() => this.#handle.getSize());
+  }
+
+  read(offset, length) {
+    return checked(() => {
+      const bytes = new Uint8Array(length);
+      const count = this.#handle.read(bytes, { at: offset });
+      if (count !== length) throw new DOMException(`${count} of ${length} bytes at ${offset}`, "NotReadableError");
+      return bytes;
+    });
+  }
+
+  write(offset, bytes) {
+    checked(() => {
+      // In a private window a write past the quota does not throw, it returns 4294967288.
+      const count = this.#handle.write(bytes, { at: offset });
+      if (count !== bytes.length) throw new DOMException(`${count} of ${bytes.length} bytes`, "QuotaExceededError");
+    });
+  }
+
+  truncate(size) {
+    checked(() => {
+      this.#handle.truncate(size);
+      if (this.#handle.getSize() !== size) throw new DOMException(`no room for ${size} bytes`, "QuotaExceededError");
+    });
+  }
+
+  flush() {
+    checked(() => this.#handle.flush());
+  }
+
+  close() {
+    this.#handle.close();
+  }
+}
+
+/** A flat folder of OPFS. */
+class OpfsFolder {
+  #folder;
+
+  constructor(folder) {
+    this.#folder = folder;
+  }
+
+  /** The file, null where it does not exist and `write` is false. */
+  open(name, write) {
+    return guarded(async () => {
+      let entry;
+      try {
+        entry = await this.#folder.getFileHandle(name, { create: write });
+      } catch (error) {
+        if (error.name === "NotFoundError" && !write) return null;
+        throw error;
+      }
+      return new OpfsFile(await entry.createSyncAccessHandle({ mode: write ? "readwrite" : "read-only" }));
+    });
+  }
+
+  remove(name) {
+    return guarded(() =>
+      this.#folder.removeEntry(name).catch((error) => {
+        if (error.name !== "NotFoundError") throw error;
+      }),
+    );
+  }
+
+  names() {
+    return guarded(async () => {
+      const names = [];
+      for await (const name of this.#folder.keys()) names.push(name);
+      return names;
+    });
+  }
+}
+
+/** The folder `name`; rejects where there is no OPFS with sync access (third-party frames, plain http, old browsers). */
+export function openFolder(name) {
+  return guarded(async () => {
+    const root = await navigator.storage.getDirectory();
+    if (!globalThis.FileSystemFileHandle?.prototype.createSyncAccessHandle) throw new Error("no sync access");
+    return new OpfsFolder(await root.getDirectoryHandle(name, { create: true }));
+  });
+}
+
+/** SHA-256 of a Uint8Array, hexadecimal; null where there is no crypto.subtle (plain http). */
+export async function sha256(bytes) {
+  if (!globalThis.crypto?.subtle) return null;
+  const digest = new Uint8Array(await crypto.subtle.digest("SHA-256", bytes));
+  return Array.from(digest, (byte) => byte.toString(16).padStart(2, "0")).join("");
+}
+
+export function allocate(size) {
+  return checked(() => new Uint8Array(size));
+}
+
+const GATHER = 512 * 1024;
+
+/** One GET. `open` resolves when the head of the answer is there; `next` gives its body piece by piece. */
+class Download {
+  status = 0;
+  contentType = "";
+  start = -1;
+  total = -1;
+  etag = "";
+  #abort = new AbortController();
+  #reader = null;
+  #rest = null;
+  #request;
+
+  constructor(url, start, end, cache) {
+    this.#request = { url, start, end, cache };
+  }
+
+  open() {
+    return guarded(async () => {
+      const { url, start, end, cache } = this.#request;
+      const headers = start < 0 ? {} : { Range: `bytes=${start}-${end < 0 ? "" : end - 1}` };
+      const response = await fetch(url, { headers, cache, signal: this.#abort.signal });
+      this.status = response.status;
+      this.contentType = response.headers.get("content-type") ?? "";
+      this.etag = response.headers.get("etag") ?? "";
+      const range = /^bytes (\d+)-\d+\/(\d+|\*)$/.exec(response.headers.get("content-range") ?? "");
+      if (response.status === 206 && range) {
+        this.start = Number(range[1]);
+        this.total = range[2] === "*" ? -1 : Number(range[2]);
+      } else if (response.status === 200 && !response.headers.get("content-encoding")) {
+        const length = response.headers.get("content-length");
+        this.total = length === null ? -1 : Number(length);
+      }
+      this.#reader = response.body?.getReader() ?? null;
+    });
+  }
+
+  /** At most `most` bytes, gathered to save crossings into Python; null at the end. */
+  next(most) {
+    return guarded(async () => {
+      const parts = [];
+      let size = 0;
+      const enough = Math.min(most, GATHER);
+      while (size < enough) {
+        const part = this.#rest ?? (await this.#reader?.read())?.value;
+        this.#rest = null;
+        if (!part) break;
+        const taken = part.subarray(0, most - size);
+        if (taken.length < part.length) this.#rest = part.subarray(taken.length);
+        parts.push(taken);
+        size += taken.length;
+      }
+      if (parts.length === 0) return null;
+      if (parts.length === 1) return parts[0];
+      const whole = new Uint8Array(size);
+      let at = 0;
+      for (const part of parts) {
+        whole.set(part, at);
+        at += part.length;
+      }
+      return whole;
+    });
+  }
+
+  cancel() {
+    this.#reader?.cancel().catch(() => {});
+    this.#abort.abort();
+  }
+}
+
+export const download = (url, start, end, cache) => new Download(url, start, end, cache);
