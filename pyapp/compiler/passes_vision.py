@@ -17,7 +17,7 @@ def fuse_residual(graph: Graph) -> Graph:
     """
     fused: dict[str, Op] = {}
     gone: set[str] = set()
-    for add in (op for op in graph.ops if op.kind == "add"):
+    for add in (op for op in graph.ops if op.kind == "sum"):
         a, b = add.inputs["a"], add.inputs["b"]
         for own, residual in ((a, b), (b, a)):
             conv = graph.producer(own)
