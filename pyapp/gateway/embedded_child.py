@@ -29,6 +29,8 @@ def start(options: dict[str, Any]) -> Any:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = options["threads"]
     params.kv_unified = True  # one long conversation may use the whole context while the others are short
     params.ctx_shift = False  # a full context is an error, not a silent loss of the conversation's beginning
+    params.cache_ram_mib = 0  # its default keeps up to 8 GiB of past conversations
+    params.cache_idle_slots = False  # needs that cache
     params.n_gpu_layers = 0
     params.verbosity = 1
     params.ui = False
