@@ -82,7 +82,7 @@ async def probe(adapter: str = "auto") -> Probe:
     tier = next(tier for tier, least in TIERS if binding >= least)
     usable, reason = True, f"running on {name}"
     if software and adapter != "software":
-        usable, reason = False, f"the only adapter is {name}, a GPU emulated on the CPU"
+        usable, tier, reason = False, "unsupported", f"the only adapter is {name}, a GPU emulated on the CPU"
     features = frozenset(str(feature) for feature in handle.features.values())
     subgroups = (int(getattr(info, "subgroupMinSize", 0) or 0), int(getattr(info, "subgroupMaxSize", 0) or 0))
     return Probe(tier, name, software, usable, reason, features, limits, subgroups, handle)

@@ -161,10 +161,10 @@ def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None
 
 
 def build_graph(
-    c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int, greedy: bool = True
+    c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int
 ) -> Graph:
     """The graph of one step: ``tokens`` new tokens (1: decoding; more: a chunk of the prompt), logits of the last
-    valid one, and its sampling. ``formats``: the kernel format of each packed matrix. ``context``: positions of the
+    valid one, and the two ways to sample it. ``formats``: the kernel format of each packed matrix. ``context``: positions of the
     cache. ``splits``: parts of attention (decoding only).
     """
     g = GraphBuilder("decode" if tokens == 1 else "prefill")
@@ -205,7 +205,9 @@ def build_graph(
     g.tensor("logits", (1, c.vocab), "output")
     logits = g.op("linear", "logits", (1, c.vocab), {"x_row": "last"}, x=y, weight="embed" if c.tied else "head")
     g.tensor("state", (64,), "state", dtype="u32")
-    g.op("sample", "state", (64,), {"greedy": greedy}, name="sample", logits=logits)
+    # A step runs one of the two: which is the request's choice.
+    g.op("sample", "state", (64,), {"greedy": True}, name="sample_greedy", logits=logits)
+    g.op("sample", "state", (64,), {"greedy": False}, name="sample_random", logits=logits)
     return g.build()
 
 

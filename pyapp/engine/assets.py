@@ -1,0 +1,37 @@
+"""From a stored model to what the device side runs: its file's table, its packed blob, its shaders' text."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ..weights.packing import PackLayout
+
+Progress = Callable[[str, int, int | None], None]
+
+
+@cache
+def shader_text(name: str) -> str:
+    """The text of ``shaders/<name>``: inside the wheel, or beside the package in a checkout."""
+    packaged = files("pyapp") / "shaders" / name
+    if packaged.is_file():
+        return packaged.read_text(encoding="utf-8")
+    return (Path(__file__).parents[2] / "shaders" / name).read_text(encoding="utf-8")
+
+
+async def packed_blob(
+    key: str, layout: PackLayout, fill: Callable[[Any], Awaitable[None]], progress: Progress
+) -> Any:
+    """The blob of ``layout``: the one kept from an earlier visit, else made now by ``fill(sink)`` and kept."""
+    from ..weights.store import create_packed, open_packed
+
+    blob = await open_packed(key, layout)
+    if blob is None:
+        blob = await create_packed(key, layout)
+        await fill(blob)
+        await blob.commit()
+    progress("prepare", layout.total, layout.total)
+    return blob

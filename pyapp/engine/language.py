@@ -1,0 +1,242 @@
+"""A language model on the device: its plans bound to the pool, prompts run in chunks, single steps submitted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from ..compiler.limits import DeviceLimits
+from ..compiler.lowering import lower
+from ..compiler.passes import fuse
+from ..compiler.plan import Binding, Plan
+from ..errors import ContextFull
+from ..gpu.device import Device
+from ..gpu.ffi import heap_view, translated
+from ..gpu.kernels import Kernels
+from ..gpu.pool import STATE_BYTES, Pool, Region
+from ..gpu.replay import Replay
+from ..gpu.residency import Residency
+from ..models.decoder import DecoderConfig, build_graph, config_from_gguf, rope_table
+from ..models.decoder_weights import matrix_formats, recipes_by_block
+from ..text.sampling import SamplingParams
+from ..weights.gguf import GGUFFile, read_gguf
+from ..weights.packing import PackLayout, pack, plan_layout
+from .assets import Progress, packed_blob
+from .state import StepState, state_words
+
+NAME = "language"
+CHUNK = 256
+"""Tokens of a prompt that run at once."""
+SPLITS = 16
+"""Parts that attention over a long context is split into while decoding."""
+
+
+class LanguageModel:
+    """What is known of the model before it has a device: file, figures, packed layout."""
+
+    def __init__(self, stored: Any, file: GGUFFile) -> None:
+        self.stored = stored
+        self.file = file
+        self.config: DecoderConfig = config_from_gguf(file.metadata, file.tensors)
+        self._blocks = recipes_by_block(self.config, file.tensors)
+        self.layout: PackLayout = plan_layout(self._blocks)
+        self.formats = matrix_formats(self._blocks)
+
+    @classmethod
+    async def open(cls, stored: Any) -> LanguageModel:
+        """Reads the file's head. Raises ``BadModel`` for a file that is none, or one that cannot run."""
+        return cls(stored, await read_gguf(stored.source))
+
+    async def blob(self, progress: Progress) -> Any:
+        async def fill(sink: Any) -> None:
+            await pack(self.file, self.stored.source, self.layout, sink, lambda _, done, total: progress("prepare", done, total))
+
+        return await packed_blob(self.stored.key, self.layout, fill, progress)
+
+    async def rope_factors(self) -> np.ndarray | None:
+        """The file's per-pair frequency divisors (``rope_freqs.weight``), if it has any."""
+        info = self.file.tensors.get("rope_freqs.weight")
+        if info is None:
+            return None
+        raw = await self.stored.source.read(info.offset, info.nbytes)
+        return np.frombuffer(raw.tobytes(), np.float32).astype(np.float64)
+
+    def plans(self, limits: DeviceLimits, context: int) -> tuple[Plan, Plan]:
+        """(decode, prefill) plans for a cache of ``context`` positions."""
+        chunk = min(CHUNK, max(4, context))
+        decode = build_graph(self.config, self.formats, tokens=1, context=context, splits=SPLITS)
+        prefill = build_graph(self.config, self.formats, tokens=chunk, context=context, splits=1)
+        return lower(fuse(decode), limits), lower(fuse(prefill), limits)
+
+
+class LanguageRunner:
+    """The model bound to a pool. Callers hold the lease of ``language`` while they use it."""
+
+    def __init__(self, model: LanguageModel, device: Device, pool: Pool, residency: Residency, context: int) -> None:
+        self.model = model
+        self.config = model.config
+        self.context = context
+        self.device = device
+        self._pool = pool
+        self._residency = residency
+        self.decode_plan, self.prefill_plan = model.plans(device.limits, context)
+        self._graph = build_graph(model.config, model.formats, tokens=1, context=context, splits=SPLITS)
+        self.chunk = min(CHUNK, max(4, context))
+        self._caches: dict[str, Region] = {}
+        self.written = 0
+        """Positions of the cache that hold something."""
+
+    def bind_memory(self, activations: Region, rope_factors: np.ndarray | None) -> None:
+        """Takes the cache's regions and fills the RoPE table."""
+        self._activations = activations
+        for name, tensor in self._graph.tensors.items():
+            if tensor.kind == "cache":
+                region = self._pool.take("workspace", tensor.nbytes, NAME, name)
+                assert region is not None, "the pool was sized for it"
+                self._caches[name] = region
+        table = rope_table(self.config, self.context, rope_factors)
+        self._write(self._caches["rope"].slice(0, table.nbytes), table)
+        self._state = self._pool.state_buffer()
+        self._ring = self._pool.readback_ring(STATE_BYTES)
+        self._logits_staging = self._pool.readback_ring(self.config.vocab * 4, slots=1)[0]
+        self._next_slot = 0
+
+    def build(self, kernels: Kernels) -> None:
+        """Binds the plans; weights must be resident."""
+        self.decode = Replay(self.device, kernels, self.decode_plan, lambda b: self._resolve(self.decode_plan, b))
+        self.prefill = Replay(self.device, kernels, self.prefill_plan, lambda b: self._resolve(self.prefill_plan, b))
+
+    def rebind(self, moved: set[str]) -> None:
+        self.decode.rebind(moved)
+        self.prefill.rebind(moved)
+
+    def _resolve(self, plan: Plan, b: Binding) -> tuple[Any, int, int]:
+        if b.tensor == "state":
+            return self._state, 0, STATE_BYTES
+        if b.section != "data":
+            return self._residency.locate(NAME, b.tensor, b.section, b.offset, b.nbytes)
+        if b.tensor in self._caches:
+            region, offset, size = self._caches[b.tensor], 0, self._graph.tensors[b.tensor].nbytes
+        else:
+            region, offset, size = self._activations, plan.memory.offsets[b.tensor], plan.memory.sizes[b.tensor]
+        return region.slice(offset + b.offset, b.nbytes or size - b.offset)
+
+    def _write(self, place: tuple[Any, int, int], array: np.ndarray) -> None:
+        buffer, offset, _ = place
+        self.device.queue.writeBuffer(buffer, offset, heap_view(np.ascontiguousarray(array)))
+
+    # -- steps --------------------------------------------------------------------------------------------------
+
+    def _spans(self, plan: Plan, greedy: bool) -> tuple[tuple[int, int], ...]:
+        first, second = plan.marks["sample_greedy"], plan.marks["sample_random"]
+        return ((0, first + 1),) if greedy else ((0, first), (second, second + 1))
+
+    def check_room(self, tokens: int) -> None:
+        if not 0 < tokens <= self.context:
+            raise ContextFull(
+                f"The prompt has {tokens} tokens and the context holds {self.context}; shorten the text.",
+                tokens=tokens, context=self.context,
+            )  # fmt: skip
+
+    def _run_chunk(
+        self, ids: list[int], start: int, spans: tuple[tuple[int, int], ...], words: np.ndarray, copy: bool
+    ) -> Any:
+        self._write(self._resolve(self.prefill_plan, Binding(0, "ids", "read_write")), np.array(ids, np.uint32))
+        self._write((self._state, 0, 0), words)
+        self.written = max(self.written, start + len(ids))
+        tile = self.prefill_plan.tile
+        tiles = (len(ids) + tile - 1) // tile
+        if not copy:
+            self.prefill.submit(spans, tiles=tiles)
+            return None
+        return self.prefill.submit(spans, tiles=tiles, copy=(self._state, 0, STATE_BYTES), staging=self._slot())
+
+    def _slot(self) -> Any:
+        self._next_slot = (self._next_slot + 1) % len(self._ring)
+        return self._ring[self._next_slot]
+
+    def start(self, ids: list[int], params: SamplingParams, ends: Iterable[int], *, step: int = 0, limit: int) -> Any:
+        """Runs a prompt from an empty cache and samples the first token; returns the promise of the state after it.
+
+        ``step``: tokens of this answer sampled before (they are part of ``ids``). Raises ``ContextFull``.
+        """
+        self.check_room(len(ids))
+        end_ids = tuple(ends)
+        promise = None
+        for begin in range(0, len(ids), self.chunk):
+            part = ids[begin : begin + self.chunk]
+            last = begin + self.chunk >= len(ids)
+            plan = self.prefill_plan
+            spans = self._spans(plan, params.temperature <= 0) if last else ((0, plan.marks["logits"]),)
+            words = state_words(params, position=begin, count=len(part), step=step, limit=limit, ends=end_ids)
+            promise = self._run_chunk(part, begin, spans, words, copy=last)
+        return promise
+
+    def step(self, params: SamplingParams) -> Any:
+        """Submits one decode step; returns the promise of the state after it."""
+        self.written = min(self.context, self.written + 1)
+        return self.decode.submit(
+            self._spans(self.decode_plan, params.temperature <= 0),
+            copy=(self._state, 0, STATE_BYTES),
+            staging=self._slot(),
+        )
+
+    async def state(self, promise: Any) -> StepState:
+        """Waits for a submit. Raises ``DeviceLost``."""
+        try:
+            data = await promise
+        except Exception as error:
+            self.device.check()
+            raise translated(error, "running the language model") from None
+        return StepState(np.frombuffer(data.to_bytes(), np.uint32))
+
+    # -- looking inside -----------------------------------------------------------------------------------------
+
+    async def _read_logits(self, spans: tuple[tuple[int, int], ...]) -> np.ndarray:
+        plan = self.prefill_plan
+        size = self.config.vocab * 4
+        place = self._resolve(plan, Binding(0, "logits", "read_write"))
+        promise = self.prefill.submit(spans, copy=(place[0], place[1], size), staging=self._logits_staging)
+        try:
+            data = await promise
+        except Exception as error:
+            self.device.check()
+            raise translated(error, "reading logits") from None
+        return np.frombuffer(data.to_bytes(), np.float32)
+
+    async def all_logits(self, ids: list[int], visit: Callable[[int, np.ndarray], None], *, last_only: bool) -> None:
+        """Runs ``ids`` from an empty cache and calls ``visit(position, logits [vocab])`` for each (or the last)."""
+        self.check_room(len(ids))
+        plan = self.prefill_plan
+        head = plan.marks["logits"]
+        params = SamplingParams()
+        for begin in range(0, len(ids), self.chunk):
+            part = ids[begin : begin + self.chunk]
+            words = state_words(params, position=begin, count=len(part), limit=1, ends=())
+            self._run_chunk(part, begin, ((0, head),), words, copy=False)
+            final = begin + self.chunk >= len(ids)
+            for row in range(len(part)) if not last_only else (range(len(part) - 1, len(part)) if final else ()):
+                words = state_words(params, position=begin, count=row + 1, limit=1, ends=())
+                self._write((self._state, 0, 0), words)
+                visit(begin + row, await self._read_logits(((head, plan.marks["sample_greedy"]),)))
+
+    def clear_cache(self) -> None:
+        """Zeros over the positions that were written: the conversation has ended."""
+        if self.written and not self.device.lost.is_set() and not self.device.closed:
+            width = 2 * self.config.kv_rows * 4
+            ranges = [region.slice(0, self.written * width) for name, region in self._caches.items() if name != "rope"]
+            clear_ranges(self.device, ranges)
+        self.written = 0
+
+
+def clear_ranges(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
+    """Writes zeros over (buffer, offset, bytes) ranges, in one submit."""
+    import tandem_replay
+
+    from ..gpu.ffi import js_list
+
+    buffers = [buffer for buffer, _, _ in ranges]
+    edges = [edge for index, (_, offset, size) in enumerate(ranges) for edge in (index, offset, size)]
+    tandem_replay.clear(device.handle, js_list(buffers), js_list(edges))

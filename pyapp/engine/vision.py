@@ -1,0 +1,90 @@
+"""The vision model on the device: one plan, one submit a picture."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..compiler.lowering import lower
+from ..compiler.passes import fuse
+from ..compiler.passes_vision import VISION_PASSES
+from ..compiler.plan import Binding, Plan
+from ..gpu.device import Device
+from ..gpu.ffi import heap_view, translated
+from ..gpu.kernels import Kernels
+from ..gpu.pool import Pool, Region
+from ..gpu.replay import Replay
+from ..gpu.residency import Residency
+from ..models.efficientnet import CLASSES, SIDE, build_graph, pack_layout, pack_vision
+from ..weights.safetensors import SafetensorsFile, read_safetensors
+from .assets import Progress, packed_blob
+
+NAME = "vision"
+
+
+class VisionModel:
+    """What is known of the model before it has a device: file, graph, packed layout."""
+
+    def __init__(self, stored: Any, file: SafetensorsFile) -> None:
+        self.stored = stored
+        self.file = file
+        self.graph = build_graph()
+        self.layout = pack_layout(self.graph)
+
+    @classmethod
+    async def open(cls, stored: Any) -> VisionModel:
+        """Reads the file's head. Raises ``BadModel``."""
+        return cls(stored, await read_safetensors(stored.source))
+
+    async def blob(self, progress: Progress) -> Any:
+        async def fill(sink: Any) -> None:
+            report = lambda _, done, total: progress("prepare", done, total)  # noqa: E731
+            await pack_vision(self.graph, self.file, self.stored.source, self.layout, sink, report)
+
+        return await packed_blob(self.stored.key, self.layout, fill, progress)
+
+
+class VisionRunner:
+    """The model bound to a pool. Callers hold the lease of ``vision`` while they use it."""
+
+    def __init__(self, model: VisionModel, device: Device, pool: Pool, residency: Residency) -> None:
+        self.model = model
+        self.device = device
+        self._pool = pool
+        self._residency = residency
+        self.plan: Plan = lower(fuse(model.graph, VISION_PASSES), device.limits)
+
+    def bind_memory(self, activations: Region) -> None:
+        self._activations = activations
+        self._staging = self._pool.readback_ring(CLASSES * 4, slots=1)[0]
+
+    def build(self, kernels: Kernels) -> None:
+        """Binds the plan; weights must be resident."""
+        self._replay = Replay(self.device, kernels, self.plan, self._resolve)
+
+    def rebind(self, moved: set[str]) -> None:
+        self._replay.rebind(moved)
+
+    def _resolve(self, b: Binding) -> tuple[Any, int, int]:
+        if b.section != "data":
+            return self._residency.locate(NAME, b.tensor, b.section, b.offset, b.nbytes)
+        offset, size = self.plan.memory.offsets[b.tensor], self.plan.memory.sizes[b.tensor]
+        return self._activations.slice(offset + b.offset, b.nbytes or size - b.offset)
+
+    async def classify(self, pixels: np.ndarray) -> np.ndarray:
+        """Logits float32 [1000] of an RGB picture uint8 [224, 224, 3]. Raises ``DeviceLost``."""
+        buffer, offset, _ = self._resolve(Binding(0, "pixels", "read_write"))
+        data = np.ascontiguousarray(pixels, np.uint8).reshape(SIDE * SIDE * 3)
+        self.device.check()
+        self.device.queue.writeBuffer(buffer, offset, heap_view(data))
+        buffer, offset, _ = self._resolve(Binding(0, "logits", "read_write"))
+        promise = self._replay.submit(
+            ((0, len(self.plan.dispatches)),), copy=(buffer, offset, CLASSES * 4), staging=self._staging
+        )
+        try:
+            logits = await promise
+        except Exception as error:
+            self.device.check()
+            raise translated(error, "running the vision model") from None
+        return np.frombuffer(logits.to_bytes(), np.float32)
