@@ -1,0 +1,164 @@
+"""The door: one object that describes photos and writes copy, on this device or from the cloud.
+
+``tandem.js`` is the same door in JavaScript: it posts calls to ``pyapp.worker``, which makes them here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+from weakref import WeakSet
+
+from pyapp import events
+from pyapp.device import Device
+from pyapp.errors import Closed
+from pyapp.events import Event
+from pyapp.generation import Generation, Signal
+from pyapp.inspection import Inspect
+from pyapp.options import PROMPT_NAMES, SAMPLING_NAMES, ClientOptions, Spell, known, sampling_params, snake, well_formed
+from pyapp.photo import describe_photo
+from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
+from pyapp.services import Progress, Services, browser_services
+from pyapp.text.prompts import build_messages
+
+
+class Client:
+    """See ``create``. Calls made at the same time queue: texts in their order, photos in theirs."""
+
+    def __init__(self, options: ClientOptions, services: Services, base: str, report: Progress, spell: Spell) -> None:
+        self._spell = spell
+        self._device = Device(options, services, base, report)
+        self._cloud = None if options.cloud is None else services.cloud_side(options.cloud)
+        self._router = Router(options.mode, self._device.side, self._cloud, self._device.fail)
+        self._writing = asyncio.Lock()
+        self._looking = asyncio.Lock()
+        self._running: WeakSet[Generation] = WeakSet()
+        self._closed = False
+        self.inspect = Inspect(self._device, self._writing, self._looking, self._open, spell)
+        """The parts of the machine, for tests and the curious; see ``pyapp.inspection``."""
+        self.on_status: Callable[[dict[str, Any]], None] = lambda status: None
+        """Hears of every new ``status``."""
+        self._device.on_change = lambda: self.on_status(self.status)
+
+    @classmethod
+    async def create(
+        cls,
+        *,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        base: str = "/",
+        services: Services | None = None,
+        spell: Spell = snake,
+        **options: Any,
+    ) -> Client:
+        """Opens a client; returns when ``generate`` can answer, from the cloud too.
+
+        ``options``: ``model`` ("smollm2-135m", or the URL of a .gguf file), ``vision`` ("efficientnet-lite0" or None),
+        ``mode`` ("prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"), ``pool_mib`` (900),
+        ``cloud`` ("/api/ai/cloud-stream", or None), ``adapter`` ("auto", "software", "none").
+        ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address.
+
+        Raises: BadArgument; with ``only_on_device`` also the error that kept the device from working.
+        """
+        checked = ClientOptions.checked(options, spell)
+
+        def report(stage: str, loaded: int, total: int | None = None) -> None:
+            if on_progress is not None:
+                on_progress({"stage": stage, "loaded": loaded, "total": total})
+
+        client = cls(checked, services or browser_services(), base, report, spell)
+        await client._device.check_names(spell)
+        await client._device.open()
+        return client
+
+    @property
+    def status(self) -> dict[str, Any]:
+        """A snapshot: ``{tier, adapter, software, source, reason, pool}``, pool in bytes or None.
+
+        ``source`` is the side that the next text comes from: "device" or "cloud".
+        """
+        source = self._next_source()
+        return {**self._device.status(), "source": source}
+
+    def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
+        """Writes: an async iterator of events (``pyapp.events``). Begins at the first ``anext``.
+
+        ``request``: ``prompt`` or ``messages``, ``facts``, ``brief``, ``max_tokens`` (256), ``temperature`` (0),
+        ``top_k`` (0), ``top_p`` (1), ``seed`` (0). Setting ``signal`` ends the stream with reason "abort".
+
+        Raises while iterating: BadArgument, ContextFull, Closed, and what kept every allowed side from answering.
+        """
+        return Generation(lambda tally: self._generate(request, tally), signal, self._running.add)
+
+    async def _generate(self, request: dict[str, Any], tally: Tally) -> AsyncGenerator[Event]:
+        self._open()
+        known(request, (*PROMPT_NAMES, *SAMPLING_NAMES), "generate", self._spell)
+        sampling = sampling_params(request, self._spell)
+        messages = build_messages(**{name: well_formed(request.get(name)) for name in PROMPT_NAMES})
+        tally.source = self._next_source()
+        if self._writing.locked():
+            yield events.status("queued", events.STATUS_CODES["queued"].capitalize() + ".", tally.source)
+        async with self._writing:
+            self._open()
+            try:
+                async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
+                    async for source, part in stream:
+                        for event in _events(source, part, tally):
+                            yield event
+            finally:
+                self.on_status(self.status)
+
+    async def describe(self, image: Any) -> dict[str, Any]:
+        """What is in a photo: ``{labels: [{index, name, p}] (5), source: "device" | "cpu", width, height}``.
+
+        ``image`` is a JavaScript Blob, or the bytes of a PNG, JPEG, WebP or AVIF file. It never leaves this machine.
+
+        Raises: BadImage, BadArgument (a client without a vision model), BadWeights, BadModel, Closed.
+        """
+        self._open()
+        async with self._looking:
+            self._open()
+            try:
+                return await describe_photo(self._device, image)
+            finally:
+                self.on_status(self.status)
+
+    async def close(self) -> None:
+        """Ends all calls with ``Closed`` and gives the GPU back. Harmless when repeated."""
+        if self._closed:
+            return
+        self._closed = True
+        for generation in list(self._running):
+            generation.fail(_closed())
+        tasks = [generation.task for generation in self._running if generation.task is not None]
+        if tasks:
+            await asyncio.wait(tasks)
+        await self._device.close()
+        self.on_status(self.status)
+
+    def _open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+    def _next_source(self) -> Source:
+        for source in self._router.order():
+            if source == "cloud" or self._device.usable:
+                return source
+        return self._router.order()[-1]
+
+
+def _events(source: Source, part: Part, tally: Tally) -> list[Event]:
+    """What a part of the answer looks like from outside."""
+    match part:
+        case Piece(text):
+            return [events.text(text, source)] if text else []
+        case Note(code, message):
+            return [events.status(code, message, source)]
+        case End(reason):
+            return [events.usage(tally), events.done(reason, source)]
+    return []
+
+
+def _closed() -> Closed:
+    return Closed("This client is closed; create a new one.")

@@ -1,0 +1,75 @@
+"""The events of ``Client.generate``: plain dicts with the keys of the JavaScript door, so that both doors speak alike.
+
+    {"type": "text",   "text": str, "source": Source}
+    {"type": "status", "code": str, "message": str, "source": Source}       anything worth telling, see ``STATUS_CODES``
+    {"type": "usage",  "promptTokens": int, "completionTokens": int, "deviceTokens": int, "cloudTokens": int}    once
+    {"type": "done",   "reason": "stop" | "length" | "abort", "source": Source}                                  last
+
+Errors are raised, never sent as an event.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypedDict
+
+from pyapp.routing.router import Reason, Source, Tally
+
+STATUS_CODES: dict[str, str] = {
+    "queued": "another call of this client is still being answered; this one waits for its turn",
+    "context_short": "the context has less room left than max_tokens asks for, so the text may end early",
+}
+"""Codes of status events besides those of the errors (``pyapp.errors``), which say why the other side took over."""
+
+
+class TextEvent(TypedDict):
+    type: Literal["text"]
+    text: str
+    source: Source
+
+
+class StatusEvent(TypedDict):
+    type: Literal["status"]
+    code: str
+    message: str
+    source: Source
+
+
+class UsageEvent(TypedDict):
+    type: Literal["usage"]
+    promptTokens: int
+    completionTokens: int
+    deviceTokens: int
+    cloudTokens: int
+
+
+class DoneEvent(TypedDict):
+    type: Literal["done"]
+    reason: Reason
+    source: Source
+
+
+Event = TextEvent | StatusEvent | UsageEvent | DoneEvent
+
+
+def text(piece: str, source: Source) -> TextEvent:
+    return {"type": "text", "text": piece, "source": source}
+
+
+def status(code: str, message: str, source: Source) -> StatusEvent:
+    return {"type": "status", "code": code, "message": message, "source": source}
+
+
+def usage(tally: Tally) -> UsageEvent:
+    """Tokens: of the prompt, and of the answer by the side that made them; each token counts once."""
+    device, cloud = tally.tokens["device"], tally.tokens["cloud"]
+    return {
+        "type": "usage",
+        "promptTokens": tally.prompt_tokens or 0,
+        "completionTokens": device + cloud,
+        "deviceTokens": device,
+        "cloudTokens": cloud,
+    }
+
+
+def done(reason: Reason, source: Source) -> DoneEvent:
+    return {"type": "done", "reason": reason, "source": source}

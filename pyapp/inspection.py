@@ -1,0 +1,110 @@
+"""The machine's parts, for tests and the curious: ``client.inspect``."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from pyapp.device import Device
+from pyapp.errors import BadArgument, NoDevice, TandemError
+from pyapp.options import Spell, flag, one_of, refuse, string, token_ids, whole
+from pyapp.text.prompts import build_messages
+
+PICTURE = 224 * 224 * 3
+MAX_GREEDY = 1 << 16
+
+
+class Inspect:
+    """Every call raises ``NoDevice`` where no model runs on this device. Calls queue with those of the client."""
+
+    def __init__(
+        self, device: Device, writing: asyncio.Lock, looking: asyncio.Lock, check_open: Callable[[], None], spell: Spell
+    ) -> None:
+        self._device = device
+        self._writing = writing
+        self._looking = looking
+        self._check_open = check_open
+        self._spell = spell
+
+    async def tokenize(self, text: str, special: bool = True) -> list[int]:
+        """Token ids; no BOS is added. ``special``: whether names of special tokens in the text become those tokens."""
+        text, special = string("text", text), flag("special", special)
+        return list((await self._engine()).tokenizer.encode(text, special=special))
+
+    async def detokenize(self, ids: Any) -> str:
+        engine = await self._engine()
+        return str(engine.tokenizer.decode(token_ids("ids", ids, engine.tokenizer.vocab_size, least=0)))
+
+    async def render(self, messages: Any, generation_prompt: bool = True) -> str:
+        """The conversation as the model reads it."""
+        generation_prompt = flag(self._spell("generation_prompt"), generation_prompt)
+        engine = await self._engine()
+        return str(engine.chat.render(build_messages(messages=messages), generation_prompt=generation_prompt))
+
+    async def logits(self, ids: Any) -> npt.NDArray[np.float32]:
+        """float32 [vocabulary] after the last id, in a fresh context."""
+        engine = await self._engine()
+        ids = token_ids("ids", ids, engine.tokenizer.vocab_size)
+        async with self._writing:
+            return np.ascontiguousarray(await (await self._engine()).logits(ids), dtype=np.float32)
+
+    async def nll(self, ids: Any) -> npt.NDArray[np.float32]:
+        """float32 [ids - 1]: the negative log-likelihood (nats) of each id but the first."""
+        engine = await self._engine()
+        ids = token_ids("ids", ids, engine.tokenizer.vocab_size, least=2)
+        async with self._writing:
+            return np.ascontiguousarray(await (await self._engine()).nll(ids), dtype=np.float32)
+
+    async def greedy(self, ids: Any, n: int) -> list[int]:
+        """The ``n`` ids of highest logit that follow, going on past an end token."""
+        engine = await self._engine()
+        ids = token_ids("ids", ids, engine.tokenizer.vocab_size)
+        n = whole("n", n, 1, MAX_GREEDY)
+        async with self._writing:
+            return [int(token) for token in await (await self._engine()).greedy(ids, n)]
+
+    async def vision(self, picture: Any) -> npt.NDArray[np.float32]:
+        """float32 [classes] of 224 x 224 x 3 RGB bytes, on the device."""
+        self._check_open()
+        try:
+            pixels = np.frombuffer(picture, dtype=np.uint8)
+        except (TypeError, ValueError):
+            raise refuse("picture", f"{PICTURE} bytes (224 x 224 x 3 RGB)", type(picture).__name__) from None
+        if pixels.size != PICTURE:
+            raise BadArgument(f"picture must be {PICTURE} bytes (224 x 224 x 3 RGB); it was {pixels.size}.")
+        async with self._looking:
+            engine = await self._device.vision_engine()
+            if engine is None:
+                try:
+                    await self._device.engine()
+                except TandemError as error:
+                    raise _no_device(error) from error
+                engine = await self._device.vision_engine()
+            if engine is None:
+                raise NoDevice("No vision model runs on this device; open the client with one.")
+            return np.ascontiguousarray(await engine.classify(pixels.reshape(224, 224, 3)), dtype=np.float32)
+
+    async def memory(self) -> dict[str, Any]:
+        """Bytes and objects on the GPU: ``{asked, live, peak, slabs, tenants, objects}``."""
+        return dict((await self._engine()).memory())
+
+    async def plan(self, which: str) -> dict[str, Any]:
+        """What a forward pass dispatches: ``{rows, activations, dispatchesPerLayer}``."""
+        which = one_of("plan", which, ("language", "vision"))
+        return dict((await self._engine()).plan(which))
+
+    async def _engine(self) -> Any:
+        self._check_open()
+        try:
+            return await self._device.engine()
+        except TandemError as error:
+            raise _no_device(error) from error
+
+
+def _no_device(error: TandemError) -> NoDevice:
+    """Whatever kept the device away, who looks inside finds no device."""
+    return error if isinstance(error, NoDevice) else NoDevice(error.message, cause=error.as_dict())

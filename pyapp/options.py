@@ -1,0 +1,158 @@
+"""What callers may ask of the door, checked in one place: every refusal is a ``BadArgument`` that says what is allowed.
+
+Names in the sentences are spelled as the caller spells them: ``max_tokens`` in Python, ``maxTokens`` in JavaScript.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from pyapp.errors import BadArgument
+from pyapp.routing.router import Mode
+from pyapp.text.sampling import SamplingParams
+
+Spell = Callable[[str], str]
+AdapterWish = Literal["auto", "software", "none"]
+
+DEFAULT_CLOUD = "/api/ai/cloud-stream"
+ID_LIMIT = 1 << 32
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+def snake(name: str) -> str:
+    """Python's spelling of a name: as it is."""
+    return name
+
+
+def camel(name: str) -> str:
+    """JavaScript's spelling of a Python name: ``max_tokens`` -> ``maxTokens``, ``pool_mib`` -> ``poolMiB``."""
+    if name == "pool_mib":
+        return "poolMiB"
+    head, *rest = name.split("_")
+    return head + "".join(word.title() for word in rest)
+
+
+def well_formed(value: Any) -> Any:
+    """The same value with lone surrogates (half a character, possible in JavaScript) made U+FFFD, as UTF-8 needs it."""
+    if isinstance(value, str):
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {key: well_formed(item) for key, item in value.items()}
+    return [well_formed(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _shown(value: Any) -> str:
+    text = "null" if value is None else repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def refuse(name: str, allowed: str, value: Any) -> BadArgument:
+    """The error for a value that is not allowed: names the argument, what it may be, and what it was."""
+    return BadArgument(f"{name} must be {allowed}; it was {_shown(value)}.", argument=name, allowed=allowed)
+
+
+def one_of(name: str, value: Any, allowed: Sequence[str]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise refuse(name, "one of " + ", ".join(allowed), value)
+    return value
+
+
+def whole(name: str, value: Any, low: int, high: int) -> int:
+    """A whole number from ``low`` to ``high``; 5.0 counts, as JavaScript does not tell it from 5."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(value) or value != int(value) or not low <= value <= high:
+        raise refuse(name, f"a whole number from {low} to {high}", value)
+    return int(value)
+
+
+def flag(name: str, value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise refuse(name, "true or false", value)
+    return value
+
+
+def string(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise refuse(name, "a string", value)
+    return str(well_formed(value))
+
+
+def token_ids(name: str, value: Any, vocab: int | None, least: int = 1) -> list[int]:
+    """A list of at least ``least`` token ids below ``vocab``."""
+    if isinstance(value, (str, bytes, Mapping)) or not hasattr(value, "__iter__"):
+        raise refuse(name, f"a list of at least {least} token ids", value)
+    ids = [whole(f"{name}[{i}]", item, 0, (vocab or ID_LIMIT) - 1) for i, item in enumerate(value)]
+    if len(ids) < least:
+        raise refuse(name, f"a list of at least {least} token ids", value)
+    return ids
+
+
+def known(given: Mapping[str, Any], allowed: Sequence[str], what: str, spell: Spell) -> None:
+    """Refuses names that nobody reads: a misspelt option must not pass in silence."""
+    strange = [name for name in given if name not in allowed]
+    if strange:
+        names = ", ".join(map(spell, allowed))
+        raise BadArgument(f"{what} does not know {', '.join(map(spell, strange))}; it takes {names}.", unknown=strange)
+
+
+@dataclass(frozen=True)
+class ClientOptions:
+    """How a client is opened: see ``Client.create``."""
+
+    model: str = "smollm2-135m"
+    vision: str | None = "efficientnet-lite0"
+    mode: Mode = "prefer_on_device"
+    pool_mib: int = 900
+    cloud: str | None = DEFAULT_CLOUD
+    adapter: AdapterWish = "auto"
+
+    @classmethod
+    def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
+        """Options from keywords. Raises: BadArgument."""
+        known(given, OPTION_NAMES, "Client.create", spell)
+        full = {**{name: field.default for name, field in cls.__dataclass_fields__.items()}, **given}
+        model, vision, cloud = full["model"], full["vision"], full["cloud"]
+        if not isinstance(model, str) or not (_NAME.fullmatch(model) or is_url(model)):
+            raise refuse(spell("model"), "the name of a model of this site, or the URL of a .gguf file", model)
+        if vision is not None and (not isinstance(vision, str) or not _NAME.fullmatch(vision)):
+            raise refuse(spell("vision"), "the name of a vision model of this site, or null", vision)
+        if cloud is not None and (not isinstance(cloud, str) or not cloud.strip()):
+            raise refuse(spell("cloud"), "the URL of the gateway's stream, or null", cloud)
+        mode = one_of(spell("mode"), full["mode"], get_args(Mode))
+        if mode == "only_in_cloud" and cloud is None:
+            raise refuse(spell("cloud"), "a URL when mode is only_in_cloud", cloud)
+        return cls(
+            model=model,
+            vision=vision,
+            mode=mode,  # type: ignore[arg-type]
+            pool_mib=whole(spell("pool_mib"), full["pool_mib"], 1, 1 << 16),
+            cloud=cloud,
+            adapter=one_of(spell("adapter"), full["adapter"], get_args(AdapterWish)),  # type: ignore[arg-type]
+        )
+
+
+OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)
+
+
+def is_url(model: str) -> bool:
+    """Whether a ``model`` is an address rather than the name of a model of this site."""
+    path = model.split("?")[0].split("#")[0]
+    return model.startswith("blob:") or path.lower().endswith(".gguf")
+
+
+SAMPLING_NAMES: tuple[str, ...] = ("max_tokens", "temperature", "top_k", "top_p", "seed")
+PROMPT_NAMES: tuple[str, ...] = ("prompt", "messages", "facts", "brief")
+
+
+def sampling_params(given: Mapping[str, Any], spell: Spell = snake) -> SamplingParams:
+    """Sampling parameters from keywords, the others at their defaults. Raises: BadArgument."""
+    try:
+        return SamplingParams(**{name: given[name] for name in SAMPLING_NAMES if name in given}).validated()
+    except BadArgument as error:
+        name = str(error.details.get("name", ""))
+        spelt = error.message.replace(name, spell(name), 1).replace(" is 'None':", " is null:")
+        raise BadArgument(spelt, **error.details | {"name": spell(name)}) from None

@@ -1,0 +1,193 @@
+"""Which side answers, and how the other one takes over in the middle of a sentence.
+
+A ``Side`` streams pieces of an answer; the router knows nothing else about it (the client wires the engine and the
+gateway in). When a side fails, the other goes on after the text already shown: it is handed that text and the number
+of tokens left, so nothing is repeated and every token is counted once, for the side that made the text that is shown.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Literal, Protocol
+
+from pyapp.errors import BadArgument, Closed, CloudUnavailable, ContextFull, DeviceLost, TandemError
+from pyapp.text.sampling import SamplingParams
+
+Source = Literal["device", "cloud"]
+Reason = Literal["stop", "length", "abort"]
+Mode = Literal["prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"]
+
+log = logging.getLogger(__name__)
+
+FINAL = (BadArgument, ContextFull, Closed)
+"""Errors of the request itself: the other side would meet them too, so nobody takes over."""
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One request: the conversation, whose last message the user wrote, and how to draw tokens."""
+
+    messages: list[dict[str, str]]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Begin:
+    """The side has read the prompt: its length in tokens."""
+
+    prompt_tokens: int
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Text to show, and the number of tokens it stands for."""
+
+    text: str
+    tokens: int
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something worth telling the user."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True)
+class End:
+    """The answer is whole. ``tokens``: those of this side, where it counts better than the sum of its pieces."""
+
+    reason: Reason
+    prompt_tokens: int | None = None
+    tokens: int | None = None
+
+
+Part = Begin | Piece | Note | End
+
+
+class Side(Protocol):
+    """A way to answer."""
+
+    def stream(self, turn: Turn, shown: str, left: int) -> AsyncGenerator[Part]:
+        """Goes on after ``shown`` with at most ``left`` tokens; the last part is an ``End``."""
+        ...
+
+
+@dataclass
+class Tally:
+    """What has been shown so far and who made it; stays readable when the stream is cut."""
+
+    prompt_tokens: int | None = None
+    tokens: dict[Source, int] = field(default_factory=lambda: {"device": 0, "cloud": 0})
+    shown: list[str] = field(default_factory=list)
+    source: Source = "device"
+
+    def take(self, part: Part, source: Source) -> None:
+        """Counts one part of ``source``'s share."""
+        if isinstance(part, Piece):
+            self.shown.append(part.text)
+            self.tokens[source] += part.tokens
+        elif isinstance(part, Begin | End) and self.prompt_tokens is None:
+            # Only the first side saw the prompt alone; whoever takes over reads the text shown as well.
+            self.prompt_tokens = part.prompt_tokens
+        if isinstance(part, End) and part.tokens is not None:
+            self.tokens[source] = part.tokens
+
+
+@dataclass
+class Router:
+    """Streams a turn from the sides that the mode allows, in its order.
+
+    ``device`` gives the device side or raises the reason why there is none; ``cloud`` is None where no gateway is
+    configured. ``on_device_error`` hears of a device that failed at work.
+    """
+
+    mode: Mode
+    device: Callable[[], Awaitable[Side]]
+    cloud: Side | None
+    on_device_error: Callable[[TandemError], None] = lambda error: None
+
+    def order(self) -> list[Source]:
+        """The sides to try, first to last."""
+        both: dict[Mode, list[Source]] = {
+            "prefer_on_device": ["device", "cloud"],
+            "prefer_in_cloud": ["cloud", "device"],
+            "only_on_device": ["device"],
+            "only_in_cloud": ["cloud"],
+        }
+        return [source for source in both[self.mode] if source == "device" or self.cloud is not None]
+
+    async def stream(self, turn: Turn, tally: Tally) -> AsyncGenerator[tuple[Source, Part]]:
+        """The parts of one turn and who made them; an ``End`` comes last. ``tally`` is up to date at every part.
+
+        Raises: TandemError where no side could answer, or the request itself is wrong.
+        """
+        order = self.order()
+        failures: list[tuple[Source, TandemError]] = []
+        for place, source in enumerate(order):
+            tally.source = source
+            try:
+                async with aclosing(self._attempt(source, turn, tally)) as attempt:
+                    async for part in attempt:
+                        yield source, part
+                return
+            except FINAL:
+                raise
+            except Exception as error:
+                failures.append((source, self._named(source, error)))
+            if place + 1 < len(order):
+                failed, follower = failures[-1][1], order[place + 1]
+                yield follower, Note(failed.code, _takes_over(failed, follower, any(tally.shown)))
+        raise _explain(failures)
+
+    async def _attempt(self, source: Source, turn: Turn, tally: Tally) -> AsyncGenerator[Part]:
+        """One side's share of the stream. Leaves the tally as shown when the side fails."""
+        side = await self.device() if source == "device" else self.cloud
+        assert side is not None
+        left = turn.sampling.max_tokens - sum(tally.tokens.values())
+        if left <= 0:
+            yield End("length")
+            return
+        async with aclosing(side.stream(turn, "".join(tally.shown), left)) as parts:
+            async for part in parts:
+                tally.take(part, source)
+                yield part
+                if isinstance(part, End):
+                    return
+        raise (DeviceLost if source == "device" else CloudUnavailable)("The answer stopped before its end.")
+
+    def _named(self, source: Source, error: Exception) -> TandemError:
+        """The failure as one of ours; an error nobody foresaw counts as the side's own failure."""
+        if not isinstance(error, TandemError):
+            log.exception("the %s side failed in a way nobody foresaw", source, exc_info=error)
+            said = f"{type(error).__name__}: {error}"
+            if source == "device":
+                error = DeviceLost(f"The device failed at work ({said}).", cause=said)
+            else:
+                error = CloudUnavailable(f"The cloud failed ({said}).", cause=said)
+        if source == "device":
+            self.on_device_error(error)
+        return error
+
+
+def _takes_over(failed: TandemError, follower: Source, started: bool) -> str:
+    where = "from the cloud" if follower == "cloud" else "on this device"
+    return f"{failed.message.rstrip('.')}. The text {'goes on' if started else 'is written'} {where}."
+
+
+def _explain(failures: Sequence[tuple[Source, TandemError]]) -> TandemError:
+    """One error for all the sides that failed: the last one's, with the other's reason added."""
+    source, last = failures[-1]
+    if len(failures) == 1:
+        return last
+    # Whoever was promised the cloud wants to hear about the cloud; that the device is missing is the second sentence.
+    cloud = next((error for side, error in failures if side == "cloud"), last)
+    device = next((error for side, error in failures if side == "device"), last)
+    text = f"{cloud.message.rstrip('.')}. This device cannot answer either: {device.message}"
+    merged = type(cloud)(text, **{**cloud.details, "device": device.as_dict()})
+    merged.__cause__ = device if source == "cloud" else cloud
+    return merged

@@ -1,0 +1,79 @@
+"""What a client is wired to: the rest of ``pyapp`` in a browser, fakes in tests."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyapp.errors import TandemError
+from pyapp.routing.cloud import CloudStream
+from pyapp.routing.cloud_side import CloudSide
+from pyapp.routing.router import Side
+
+Progress = Callable[[str, int, "int | None"], None]
+"""``progress(stage, loaded, total)``: bytes, or steps where the stage has no bytes; ``total`` None where unknown."""
+
+
+@dataclass(frozen=True)
+class Services:
+    """The client's dependencies, as the calls it makes."""
+
+    probe: Callable[[str], Awaitable[Any]]
+    """``probe(adapter)`` -> ``gpu.probe.Probe``."""
+    ensure_model: Callable[[str, Progress], Awaitable[Any]]
+    """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
+    create_engine: Callable[..., Awaitable[Any]]
+    """``create_engine(adapter=, budget=, language=, vision=, progress=)`` -> ``engine.Engine``; budget in bytes."""
+    cloud_side: Callable[[str], Side]
+    decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
+    """``decode_image(blob)`` -> (uint8 [height, width, 3], width and height of the picture itself)."""
+    cpu_vision: Callable[[Any], Any]
+    """``cpu_vision(stored)`` -> an object with ``classify(uint8 [224, 224, 3]) -> float32 [classes]``."""
+    fetch_json: Callable[[str], Awaitable[Any]]
+
+
+def browser_services() -> Services:
+    """The real things; only in Pyodide."""
+    from pyapp.engine.cpu_vision import CpuVision
+    from pyapp.engine.engine import Engine
+    from pyapp.gpu.probe import probe
+    from pyapp.routing.fetch_transport import FetchTransport
+    from pyapp.vision.decode import decode_image
+    from pyapp.weights.store import ensure_model
+
+    async def create_engine(**wishes: Any) -> Engine:
+        return await Engine.create(**wishes)
+
+    return Services(
+        probe=probe,
+        ensure_model=ensure_model,
+        create_engine=create_engine,
+        cloud_side=lambda url: CloudSide(CloudStream(url, FetchTransport())),
+        decode_image=decode_image,
+        cpu_vision=CpuVision,
+        fetch_json=fetch_json,
+    )
+
+
+async def fetch_json(url: str) -> Any:
+    """The JSON document at ``url``. Raises: ``SiteError`` when it is not there or is no JSON."""
+    import json
+
+    from pyodide.http import pyfetch
+
+    try:
+        response = await pyfetch(url)
+        if not response.ok:
+            raise SiteError(f"{url} answered with HTTP {response.status}.", url=url, status=response.status)
+        return json.loads(await response.string())
+    except TandemError:
+        raise
+    except Exception as error:
+        raise SiteError(f"{url} cannot be read ({type(error).__name__}: {error}).", url=url) from error
+
+
+class SiteError(TandemError):
+    """A small file of the site itself is missing; who asks for it turns this into what it means there."""
+
+    code = "bad_model"

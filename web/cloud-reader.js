@@ -1,0 +1,139 @@
+// The cloud stream without Python: for browsers where the runtime cannot start, and for a worker that died at work.
+
+import { TandemError } from "./tandem-error.js";
+
+const FIRST_MS = 75_000; // longer than the gateway's own limits, which give the better reason
+const IDLE_MS = 45_000;
+const LINE_LIMIT = 1 << 20;
+
+const failed = (message, details) => new TandemError("cloud_unavailable", message, details);
+
+/**
+ * Asks the gateway and yields `{type: "text" | "usage" | "done", ...}` with source "cloud"; usage and done come last.
+ * An abort of `signal` ends in usage and done too. `before`: what was shown already, by a side that failed.
+ */
+export async function* readCloud(url, request, signal, before = { text: "", tokens: 0, promptTokens: null }) {
+  const messages = before.text ? [...request.messages, { role: "assistant", content: before.text }] : request.messages;
+  const left = request.maxTokens - before.tokens;
+  const { temperature, topP: top_p, seed } = request;
+  let pieces = 0;
+  let usage = null;
+  let reason = "abort";
+  if (left <= 0) reason = "length";
+  else if (!signal?.aborted) {
+    try {
+      for await (const event of exchange(url, { messages, max_tokens: left, temperature, top_p, seed }, signal)) {
+        if (event.usage) usage = event.usage;
+        if (typeof event.text !== "string" || event.text === "") continue;
+        pieces += 1;
+        yield { type: "text", text: event.text, source: "cloud" };
+      }
+      const tokens = usage?.completion_tokens ?? pieces;
+      reason = usage?.finish_reason ?? (tokens >= left ? "length" : "stop");
+    } catch (error) {
+      if (!signal?.aborted) throw error;
+    }
+  }
+  const cloudTokens = usage?.completion_tokens ?? pieces; // until the gateway has counted, a piece counts as one token
+  const promptTokens = before.promptTokens ?? usage?.prompt_tokens ?? 0;
+  const deviceTokens = before.tokens;
+  yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
+  yield { type: "done", reason: reason === "length" || reason === "abort" ? reason : "stop", source: "cloud" };
+}
+
+/** One POST; yields the JSON object of each event until `[DONE]`. Leaving the loop ends the exchange. */
+async function* exchange(url, body, signal) {
+  const controller = new AbortController();
+  const stop = () => controller.abort();
+  signal?.addEventListener("abort", stop);
+  let waited = null;
+  const within = (work, ms) => {
+    const timer = setTimeout(() => {
+      waited = ms;
+      controller.abort();
+    }, ms);
+    return work.finally(() => clearTimeout(timer));
+  };
+  const broke = (error) =>
+    waited === null
+      ? failed(`The cloud gateway cannot be reached, or the connection broke (${error.message}); check the network.`)
+      : failed(`The cloud sent nothing for ${waited / 1000} seconds; try again.`, { seconds: waited / 1000 });
+  try {
+    const asked = fetch(url, {
+      method: "POST",
+      headers: { "content-type": "application/json", accept: "text/event-stream" },
+      body: JSON.stringify(body),
+      cache: "no-store",
+      credentials: "same-origin",
+      signal: controller.signal,
+    });
+    const response = await within(asked, FIRST_MS).catch((error) => Promise.reject(broke(error)));
+    if (response.status !== 200) throw await refusal(response);
+    const kind = (response.headers.get("content-type") ?? "").split(";")[0].trim();
+    if (kind.toLowerCase() !== "text/event-stream") {
+      throw failed(`The address ${url} answered with ${kind || "no type"}, not an event stream; check the address.`);
+    }
+    const reader = response.body.getReader();
+    const parse = eventParser();
+    for (let limit = FIRST_MS; ; limit = IDLE_MS) {
+      const part = await within(reader.read(), limit).catch((error) => Promise.reject(broke(error)));
+      for (const data of parse(part.value, part.done)) {
+        if (data.trim() === "[DONE]") return;
+        const event = object(data);
+        if (event === null) throw failed("The cloud sent an event that is not a JSON object; check the address.");
+        if (event.error) throw named(event.error);
+        yield event;
+      }
+      if (part.done) throw failed("The cloud's answer was cut off before its end; try again.");
+    }
+  } finally {
+    signal?.removeEventListener("abort", stop);
+    controller.abort();
+  }
+}
+
+/** A function from chunks of bytes to the data of the events that they complete (the HTML standard's event streams). */
+function eventParser() {
+  const decoder = new TextDecoder(); // takes a BOM away, and holds back half a character
+  let rest = "";
+  let data = [];
+  return (bytes, last) => {
+    const events = [];
+    rest += decoder.decode(bytes ?? new Uint8Array(), { stream: !last });
+    // A CR at the end may be half of a CR LF: it waits, except at the very end, where an open event counts as whole.
+    const lines = (last ? rest + "\n\n" : rest).split(/\r\n|\n|\r(?!$)/);
+    rest = lines.pop();
+    for (const line of lines) {
+      if (line === "") {
+        if (data.length) events.push(data.join("\n"));
+        data = [];
+      } else if (line === "data" || line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
+    }
+    if (rest.length + data.reduce((sum, line) => sum + line.length, 0) > LINE_LIMIT) {
+      throw failed("The cloud sent an event without an end; try again.");
+    }
+    return events;
+  };
+}
+
+function object(text) {
+  try {
+    const value = JSON.parse(text);
+    return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
+  } catch {
+    return null;
+  }
+}
+
+/** The gateway's own error; whatever is not about the request counts as the cloud being unavailable. */
+function named(error, details = {}) {
+  const message = typeof error === "string" ? error : error.message;
+  const code = ["bad_argument", "context_full"].includes(error.code) ? error.code : "cloud_unavailable";
+  return new TandemError(code, message || "The cloud reported an error without saying which; try again.", details);
+}
+
+async function refusal(response) {
+  const body = object(await response.text().catch(() => ""));
+  if (body?.error) return named(body.error, { status: response.status });
+  return failed(`The cloud gateway answered with HTTP ${response.status}; check its address, or try again later.`);
+}

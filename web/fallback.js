@@ -1,0 +1,53 @@
+// What is left without Python: text from the cloud, and a clear word about the rest.
+
+import { readCloud } from "./cloud-reader.js";
+import { buildMessages, checkSampling } from "./prompt.js";
+import { TandemError } from "./tandem-error.js";
+
+/** Serves a client whose worker cannot run. `wishes` are createClient's options, addresses already absolute. */
+export class Fallback {
+  #mode;
+  #cloud;
+  #turn = Promise.resolve();
+
+  constructor({ mode = "prefer_on_device", cloud = "/api/ai/cloud-stream" }, page) {
+    this.#mode = mode;
+    this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
+  }
+
+  /** Throws where text may not come from the cloud and the device is wanted. */
+  check(death) {
+    if (this.#mode === "only_on_device") throw death;
+  }
+
+  status(death) {
+    return { tier: "unsupported", adapter: null, software: false, source: "cloud", reason: death.message, pool: null };
+  }
+
+  /** The error for everything that needs Python. */
+  refusal(death) {
+    const message = `${death.message} Photos and models need it; use a current browser that allows WebAssembly.`;
+    return new TandemError("no_device", message, death.details);
+  }
+
+  /** Pushes the events of one generate; goes on after `shown` where the worker died at work. */
+  generate(request, stream, shown, death) {
+    if (this.#mode === "only_on_device" || this.#cloud === null) return Promise.reject(death);
+    const aborted = new Promise((resolve) => stream.signal.addEventListener("abort", resolve));
+    const turn = Promise.race([this.#turn, aborted]).then(() => this.#write(request, stream, shown, death));
+    this.#turn = Promise.allSettled([this.#turn, turn]);
+    return turn;
+  }
+
+  async #write(request, stream, shown, death) {
+    const full = { ...checkSampling(request), messages: buildMessages(request) };
+    const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
+    stream.push({ type: "status", code: death.code, message, source: "cloud" });
+    try {
+      for await (const event of readCloud(this.#cloud, full, stream.signal, shown)) stream.push(event);
+    } catch (error) {
+      if (error.code !== "cloud_unavailable") throw error;
+      throw new TandemError(error.code, `${error.message.replace(/\.$/, "")}. ${death.message}`, error.details);
+    }
+  }
+}

@@ -1,0 +1,197 @@
+/**
+ * Tandem's door for pages: `createClient` opens a client, which describes photos and writes copy, on this device or
+ * from the cloud. Everything happens in one module worker (worker.js), in Python; this file passes messages, and reads
+ * the cloud's stream by itself where that worker cannot run.
+ *
+ * @typedef {{index: number, name: string, p: number}} Label
+ * @typedef {{labels: Label[], source: "device" | "cpu", width: number, height: number}} Description
+ * @typedef {{name: string, bytes: number, resident: number}} Tenant
+ * @typedef {{tier: string | null, adapter: string | null, software: boolean, source: "device" | "cloud",
+ *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}}} Status
+ * @typedef {{type: "text", text: string, source: "device" | "cloud"}
+ *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
+ *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
+ *   | {type: "done", reason: "stop" | "length" | "abort", source: "device" | "cloud"}} GenerateEvent
+ * @typedef {{role: "system" | "user" | "assistant", content: string}} Message
+ * @typedef {{prompt?: string, messages?: Message[], facts?: {labels: Label[]},
+ *   brief?: {tone?: string, language?: string, length?: string, keywords?: string | string[]}, maxTokens?: number,
+ *   temperature?: number, topK?: number, topP?: number, seed?: number, signal?: AbortSignal}} GenerateRequest
+ */
+
+import { EventStream } from "./event-stream.js";
+import { Fallback } from "./fallback.js";
+import { TandemError } from "./tandem-error.js";
+import { WorkerLink } from "./worker-link.js";
+
+export { TandemError };
+
+const PICTURE = 224 * 224 * 3;
+
+/**
+ * Opens a client. Resolves when `generate` can answer, from the cloud too.
+ *
+ * @param {{model?: string, vision?: string | null,
+ *   mode?: "prefer_on_device" | "only_on_device" | "prefer_in_cloud" | "only_in_cloud", poolMiB?: number,
+ *   cloud?: string | null, adapter?: "auto" | "software" | "none",
+ *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
+ *   `model` is the name of a model of this site or the URL of a .gguf file.
+ * @returns {Promise<Client>}
+ * @throws {TandemError} for bad arguments, or for `only_on_device` without a device
+ */
+export async function createClient(options = {}) {
+  if (options === null || typeof options !== "object") throw refuse("The argument of createClient", "an object", options);
+  const { onProgress = () => {}, ...wishes } = options;
+  if (typeof onProgress !== "function") throw refuse("onProgress", "a function", onProgress);
+  const page = globalThis.document?.baseURI ?? globalThis.location.href;
+  // The worker's own address is another one than the page's, so relative addresses are resolved here.
+  for (const name of ["model", "cloud"]) {
+    const isAddress = name === "cloud" || /[/]|\.gguf$/i.test(wishes[name]);
+    if (typeof wishes[name] === "string" && wishes[name].trim() && isAddress) wishes[name] = absolute(wishes[name], page);
+  }
+  const link = new WorkerLink(onProgress);
+  const fallback = new Fallback(wishes, page);
+  try {
+    link.status = await link.call("open", { options: wishes, base: new URL("./", import.meta.url).href });
+  } catch (error) {
+    if (error !== link.death) {
+      link.end();
+      throw error;
+    }
+    fallback.check(error);
+  }
+  return new Client(link, fallback);
+}
+
+/** One open client. Calls made at the same time queue: texts in their order, photos in theirs. */
+class Client {
+  #link;
+  #fallback;
+  #closing = null;
+  #writing = new Set();
+
+  constructor(link, fallback) {
+    this.#link = link;
+    this.#fallback = fallback;
+    /** The parts of the machine, for tests and the curious; every call rejects with no_device where there is none. */
+    this.inspect = inspect((method, args, attachment) => this.#call(method, args, attachment));
+  }
+
+  /** @returns {Status} a snapshot; bytes */
+  get status() {
+    const status = this.#link.death ? this.#fallback.status(this.#link.death) : this.#link.status;
+    return JSON.parse(JSON.stringify(status));
+  }
+
+  /**
+   * What is in a photo: the 5 likeliest labels. The photo never leaves the browser.
+   * @param {Blob} image
+   * @returns {Promise<Description>}
+   */
+  async describe(image) {
+    if (!/^\[object (Blob|File)\]$/.test(Object.prototype.toString.call(image))) {
+      throw refuse("The argument of describe", "a Blob", image);
+    }
+    return this.#call("describe", {}, image);
+  }
+
+  /**
+   * Writes. The work begins with the first `next()`; leaving the loop aborts it.
+   * @param {GenerateRequest} request
+   * @returns {AsyncIterableIterator<GenerateEvent>}
+   */
+  generate(request = {}) {
+    return new EventStream(async (stream) => {
+      if (request === null || typeof request !== "object") throw refuse("The argument of generate", "an object", request);
+      const { signal = null, ...rest } = request;
+      if (signal !== null && typeof signal?.addEventListener !== "function") {
+        throw refuse("signal", "an AbortSignal", signal);
+      }
+      const stop = () => stream.abort();
+      signal?.addEventListener("abort", stop);
+      if (signal?.aborted) stop();
+      this.#writing.add(stream);
+      try {
+        await this.#write(rest, stream);
+      } finally {
+        this.#writing.delete(stream);
+        signal?.removeEventListener("abort", stop);
+      }
+    });
+  }
+
+  /** Ends all calls with `closed` and gives the GPU back. Harmless when repeated. */
+  close() {
+    if (!this.#closing) {
+      for (const stream of this.#writing) stream.fail(closed());
+      this.#closing = this.#link.close(closed());
+    }
+    return this.#closing;
+  }
+
+  async #write(request, stream) {
+    this.#open();
+    const shown = { text: "", tokens: 0, promptTokens: null };
+    if (!this.#link.death) {
+      try {
+        await this.#link.generate(request, stream, shown);
+        return;
+      } catch (error) {
+        if (error !== this.#link.death) throw error;
+      }
+    }
+    await this.#fallback.generate(request, stream, shown, this.#link.death);
+  }
+
+  async #call(method, args, attachment) {
+    this.#open();
+    if (this.#link.death) throw this.#fallback.refusal(this.#link.death);
+    return this.#link.call("call", { method, args }, attachment);
+  }
+
+  #open() {
+    if (this.#closing) throw closed();
+  }
+}
+
+function closed() {
+  return new TandemError("closed", "This client is closed; create a new one.");
+}
+
+function inspect(call) {
+  return Object.freeze({
+    /** @returns {Promise<number[]>} token ids, no BOS added */
+    tokenize: (text, { special = true } = {}) => call("tokenize", { text, special }),
+    /** @returns {Promise<string>} */
+    detokenize: (ids) => call("detokenize", { ids }),
+    /** @returns {Promise<string>} the conversation as the model reads it */
+    render: (messages, { generationPrompt = true } = {}) => call("render", { messages, generationPrompt }),
+    /** @returns {Promise<Float32Array>} [vocabulary] after the last id, fresh context */
+    logits: (ids) => call("logits", { ids }),
+    /** @returns {Promise<Float32Array>} [ids.length - 1] nats */
+    nll: (ids) => call("nll", { ids }),
+    /** @returns {Promise<number[]>} n ids, going on past an end token */
+    greedy: (ids, n) => call("greedy", { ids, n }),
+    /** @param {Uint8Array} picture 224 x 224 x 3 RGB @returns {Promise<Float32Array>} [classes] */
+    vision: async (picture) => {
+      if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
+        throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);
+      }
+      return call("vision", {}, new Uint8Array(picture.buffer, picture.byteOffset, picture.byteLength).slice());
+    },
+    memory: () => call("memory", {}),
+    plan: (which) => call("plan", { which }),
+  });
+}
+
+function absolute(address, page) {
+  try {
+    return new URL(address, page).href;
+  } catch {
+    throw new TandemError("bad_argument", `${address} is not an address.`);
+  }
+}
+
+function refuse(name, allowed, value) {
+  const was = value === null ? "null" : typeof value;
+  return new TandemError("bad_argument", `${name} must be ${allowed}; it was ${was}.`, { allowed });
+}
