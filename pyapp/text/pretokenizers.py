@@ -16,9 +16,7 @@ _GPT2: Final = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?
 
 # Each digit alone, then GPT-2 on what lies between. As one expression it needs \s+(?=\p{N}): a run of spaces
 # before a digit ends where the first stage cut, so none of it is left over for the word that follows.
-_DIGITS_THEN_GPT2: Final = (
-    r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
-)
+_DIGITS_THEN_GPT2: Final = r"\p{N}|'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?[^\s\p{L}\p{N}]+|\s+(?=\p{N})|\s+(?!\S)|\s+"
 
 # Spelt out instead of (?i:...), which would also take U+017F (long s) for an s; llama.cpp spells it out too.
 _CONTRACTIONS: Final = r"'(?:[sSdDmMtT]|[lL][lL]|[vV][eE]|[rR][eE])"

@@ -25,9 +25,7 @@ class Tokenizer:
     def __init__(self, vocabulary: Vocabulary, pattern: str) -> None:
         self._vocabulary = vocabulary
         self._pattern = pattern
-        self._encoding = tiktoken.Encoding(
-            "gguf", pat_str=pattern, mergeable_ranks=vocabulary.ranks, special_tokens={}
-        )
+        self._encoding = tiktoken.Encoding("gguf", pat_str=pattern, mergeable_ranks=vocabulary.ranks, special_tokens={})
         self._special = vocabulary.control | vocabulary.user_defined
         self._find_special = _finder(self._special)
         self._find_user_defined = _finder(vocabulary.user_defined)

@@ -21,10 +21,13 @@ USER_DEFINED: Final = 4
 # Names that end a generation whatever eos_token_id says: llama.cpp's list (llama-vocab.cpp, "special_eog_ids"),
 # which also counts the code models' padding, repository and file separators.
 END_NAMES: Final = frozenset(
-    "<|eot_id|> <|im_end|> <|end|> <|return|> <|call|> <end_of_turn> <|endoftext|> </s> <|eom_id|> <EOT> _<EOT> [EOT] "
-    "[EOS] <|end_of_text|> <end_of_utterance> <eos> <｜end▁of▁sentence｜> "
-    "<|fim_pad|> <fim-pad> <fim_pad> <PAD> [PAD] <|fim_repo|> <|repo_name|> <fim-repo> <REPO> <reponame> "
-    "<|file_sep|>".split()
+    {
+        *("<|im_end|>", "<|endoftext|>", "<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|end|>", "<|return|>"),
+        *("<|call|>", "<end_of_turn>", "<end_of_utterance>", "</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"),
+        "<｜end▁of▁sentence｜>",
+        *("<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"),
+        *("<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>", "<|file_sep|>"),
+    }
 )
 
 
@@ -139,16 +142,18 @@ def _ranks(
 
 def _bad_merge(merges: list[str], id_of: dict[str, int]) -> BadModel:
     """The error for the first merge that does not join two parts to a token."""
-    for order, merge in enumerate(merges):
-        left, _, right = merge.partition(" ")
-        if not left or not right or " " in right or left + right not in id_of:
-            break
+    order = next((i for i, merge in enumerate(merges) if not _joins(merge, id_of)), 0)
     return BadModel(
-        f"Merge {order} of the model file, {merge[:40]!r}, makes no token of its vocabulary: "
+        f"Merge {order} of the model file, {merges[order][:40]!r}, makes no token of its vocabulary: "
         "the file is damaged, download it again.",
-        merge=merge[:40],
+        merge=merges[order][:40],
         order=order,
     )
+
+
+def _joins(merge: str, id_of: dict[str, int]) -> bool:
+    left, _, right = merge.partition(" ")
+    return bool(left and right) and " " not in right and left + right in id_of
 
 
 def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> frozenset[int]:
