@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
 
 HERE = Path(__file__).parent
 # Nothing but this machine can be reached: a request to another host fails, and is reported too.
@@ -24,9 +24,8 @@ LOCAL = {"127.0.0.1", "localhost"}
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if item.path.is_relative_to(HERE) and isinstance(item, pytest.Function):
-            if item.get_closest_marker("asyncio") or "async" in type(item).__name__.lower():
-                item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
+        if item.path.is_relative_to(HERE) and pytest_asyncio.is_async_test(item):
+            item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
 
 
 @pytest.fixture(scope="session")
@@ -55,11 +54,16 @@ class Watch:
     faults: list[str] = field(default_factory=list)
 
     def page(self, page: Page) -> None:
-        page.on("console", lambda message: message.type == "error" and self.faults.append(f"console: {message.text}"))
+        page.on("console", self._console)
         page.on("pageerror", lambda error: self.faults.append(f"uncaught: {error}"))
-        page.on("request", lambda request: self._host(request.url))
+        page.on("request", self._request)
 
-    def _host(self, url: str) -> None:
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type == "error":
+            self.faults.append(f"console: {message.text} ({message.location.get('url')})")
+
+    def _request(self, request: Request) -> None:
+        url = request.url
         parts = urlsplit(url)
         if parts.scheme in ("http", "https") and parts.hostname not in LOCAL:
             self.faults.append(f"request to another host: {url}")

@@ -23,7 +23,7 @@ function maybeFail(call) {
 
 export async function createClient({ onProgress, ...options }) {
   calls.push(["create", options]);
-  for (const [stage, total] of [["runtime", 16e6], ["download", 116.9e6], ["pipelines", 30]]) {
+  for (const [stage, total] of [["runtime", 16e6], ["weights", 116.9e6], ["shaders", 30]]) {
     for (let step = 0; step <= 4; step++) {
       onProgress({ stage, loaded: (total * step) / 4, total });
       if (plan.slow) await pause(plan.slow);

@@ -34,7 +34,8 @@ async def test_photo_to_copy(open_page: Open) -> None:
     await expect(first).to_contain_text("71%")
     bar, track = first.locator(".fill"), first.locator(".bar")
     boxes = [await each.bounding_box() for each in (bar, track)]
-    assert boxes[0] and boxes[1]
+    assert boxes[0]
+    assert boxes[1]
     assert boxes[0]["width"] / boxes[1]["width"] == pytest.approx(0.713, abs=0.01)
     await expect(page.locator(".thumbnail")).to_be_visible()
     await page.get_by_label("Tone").select_option("playful")
@@ -165,7 +166,8 @@ async def test_pool_bar(open_page: Open) -> None:
     await expect(pool.locator("[data-tenant=efficientnet-lite0]")).to_contain_text("18 MiB")
     segments = [await each.bounding_box() for each in await pool.locator(".segment").all()]
     bar = await pool.locator(".pool-bar").bounding_box()
-    assert bar and segments[0]
+    assert bar
+    assert segments[0]
     assert segments[0]["width"] / bar["width"] == pytest.approx(90 / 200, abs=0.01)
 
 
@@ -244,7 +246,7 @@ async def test_first_download_is_announced_with_its_size(open_page: Open, site: 
     size = round(sum(model["bytes"] for model in listed) / 1e6)
     await expect(part(page, "notice")).to_contain_text(f"{size} MB")
     progress = part(page, "progress")
-    await expect(progress).to_have_attribute("data-stage", "download")
+    await expect(progress).to_have_attribute("data-stage", "weights")
     await expect(progress).to_contain_text("of 117 MB")
     await expect(page.get_by_role("progressbar")).to_have_count(1)
     await expect(progress).to_be_hidden()

@@ -1,0 +1,57 @@
+"""The lab: the site's wheel in a PyScript worker, driven by hand."""
+
+from __future__ import annotations
+
+from playwright.async_api import Page, expect
+
+from .conftest import Open
+from .page_parts import part, photo
+
+START_MS = 120_000
+
+
+async def run(page: Page, code: str, timeout: float = 60_000) -> str:
+    """Runs code in the lab and returns what it printed."""
+    await part(page, "code").fill(code)
+    await part(page, "run").click()
+    await part(page, "run").and_(page.locator(":enabled")).wait_for(timeout=timeout)
+    return await part(page, "output").inner_text()
+
+
+async def test_python_by_hand(open_page: Open) -> None:
+    page = await open_page("/lab.html")
+    await part(page, "run").and_(page.locator(":enabled")).wait_for(timeout=START_MS)
+    # The same wheel, the engine's JavaScript helpers, and a GPU in the worker.
+    printed = await run(
+        page,
+        "import pyapp, js, tandem_replay, tandem_opfs\nprint(pyapp.__file__)\nassert js.navigator.gpu\n{'a': 1}",
+    )
+    assert printed.split() == ["/lib/python3.14/site-packages/pyapp/__init__.py", "{'a':", "1}"]
+    await expect(part(page, "output")).to_have_attribute("data-ok", "true")
+
+    # Printed text is on the page at once, not at the end; names stay from run to run; stop works at an await.
+    await part(page, "code").fill("import asyncio\nkept = 41\nprint('first')\nawait asyncio.sleep(600)\nprint('never')")
+    await part(page, "run").click()
+    await expect(part(page, "output")).to_have_text("first\n")
+    await page.get_by_role("button", name="Stop").click()
+    await expect(part(page, "output")).to_have_text("first\nStopped.\n")
+    assert (await run(page, "kept + 1")).strip() == "42"
+
+    # An error shows the visitor's own lines and none of ours.
+    printed = await run(page, "def f():\n    return 1 / 0\nf()")
+    assert 'File "<lab>", line 2, in f' in printed
+    assert printed.strip().endswith("ZeroDivisionError: division by zero")
+    assert "lab.py" not in printed
+    await expect(part(page, "output")).to_have_attribute("data-ok", "false")
+
+    # The photo is a variable.
+    picture = photo()
+    await page.get_by_label("A photo, as the variable photo").set_input_files(picture)
+    assert (await run(page, "photo[:4], len(photo)")).strip() == f"(b'\\x89PNG', {len(picture['buffer'])})"
+
+
+async def test_only_the_lab_may_evaluate_strings(open_page: Open, site: str) -> None:
+    page = await open_page("")
+    for path, allowed in (("/lab.html", True), ("/", False), ("/widget.html", False)):
+        response = await page.request.get(site + path)
+        assert ("'unsafe-eval'" in response.headers["content-security-policy"]) is allowed, path
