@@ -7,8 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 ROOT = Path(__file__).resolve().parents[1]
+
+# No deadline for one example: on a busy machine it measures the machine. What hangs is ended by faulthandler_timeout.
+settings.register_profile("tandem", deadline=None, print_blob=True)
+settings.load_profile("tandem")
 
 
 def _refuse_skip(report: Any) -> None:
