@@ -6,11 +6,11 @@ blocks in a row.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors.numpy import save
 
 from pyapp.errors import BadModel
 
@@ -89,6 +89,26 @@ def fold(source: Tensors) -> dict[str, Float32]:
     return folded
 
 
+def write_safetensors(tensors: Mapping[str, Float32], metadata: Mapping[str, str]) -> bytes:
+    """A safetensors file of float32 tensors, in the given order (github.com/huggingface/safetensors, "Format").
+
+    Written here since the library writes metadata in an order that changes from run to run, and with it every address
+    and hash of the model's chunks.
+    """
+    header: dict[str, object] = {"__metadata__": dict(metadata)}
+    position = 0
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": "F32",
+            "shape": list(tensor.shape),
+            "data_offsets": [position, position + tensor.nbytes],
+        }
+        position += tensor.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # the data begin at a multiple of 8
+    return b"".join([len(text).to_bytes(8, "little"), text, *(t.astype("<f4").tobytes() for t in tensors.values())])
+
+
 def convert(data: bytes) -> bytes:
     """The PyTorch file's bytes to those of a safetensors file; the same bytes every time. Raises BadModel."""
-    return bytes(save(fold(read_state_dict(data)), {"format": "tandem", "model": "efficientnet-lite0"}))
+    return write_safetensors(fold(read_state_dict(data)), {"format": "tandem", "model": "efficientnet-lite0"})
