@@ -122,7 +122,7 @@ def _pointwise(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
 
 
 def _splits(tiles: int, steps: int, limits: DeviceLimits) -> int:
-    """Invocations that share a tile: a power of two. One on a software device, where a barrier costs more than it gains."""
+    """Invocations that share a tile, a power of two; one on a software device, where a barrier is dear."""
     if limits.software:
         return 1
     splits = 1

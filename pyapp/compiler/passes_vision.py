@@ -12,8 +12,8 @@ Pass = Callable[[Graph], Graph]
 def fuse_residual(graph: Graph) -> Graph:
     """conv(x) + r  →  one pointwise conv with ``residual`` r: r is read once and the sum never goes through memory.
 
-    Only where nobody else reads the convolution's own result, and where r is not the convolution's x (a dispatch may not
-    bind one range twice as writable). The fused operation takes the addition's place, where r is known to exist.
+    Only where nobody else reads the convolution's own result, and where r is not the convolution's x (a dispatch may
+    not bind one range twice as writable). The fused operation takes the addition's place, where r is known to exist.
     """
     fused: dict[str, Op] = {}
     gone: set[str] = set()

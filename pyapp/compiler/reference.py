@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from .graph import Graph, Op
@@ -18,7 +18,7 @@ from .reference_vision import VISION
 
 __all__ = ["Run", "StepState", "run"]
 
-Array = NDArray[np.generic]
+Array = NDArray[Any]
 
 
 @dataclass

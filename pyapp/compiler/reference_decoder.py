@@ -24,7 +24,10 @@ Float = NDArray[np.float32]
 
 @dataclass
 class StepState:
-    """The step state of ``shaders/state.wgsl``. ``ids``: every token sampled so far (there: a ring of the last ones)."""
+    """The step state of ``shaders/state.wgsl``. ``ids``: every token sampled so far (there a ring of the last ones).
+
+    A graph may hold both ways to sample; temperature 0 runs the greedy one, any other the random one.
+    """
 
     token: int = 0
     position: int = 0
@@ -34,7 +37,7 @@ class StepState:
     limit: int = 1 << 30
     ends: frozenset[int] = frozenset()
     seed: int = 0
-    temperature: float = 1.0
+    temperature: float = 0.0
     top_p: float = 1.0
     top_k: int = 0
     ids: list[int] = field(default_factory=list)
@@ -167,7 +170,8 @@ def attention(run: Run, op: Op) -> Float:
             out[t, :, part, d], out[t, :, part, d + 1] = top, weights.sum(axis=1)
     if splits > 1:
         return out[0]
-    return (out[:, :, 0, :d] / out[:, :, 0, d + 1, None]).reshape(tokens, heads * d)
+    whole: Any = out[:, :, 0, :d] / out[:, :, 0, d + 1, None]
+    return whole.reshape(tokens, heads * d)
 
 
 def attention_merge(run: Run, op: Op) -> Float:
@@ -180,8 +184,9 @@ def attention_merge(run: Run, op: Op) -> Float:
         used, np.exp(np.where(used, tops - tops.max(axis=1, keepdims=True, where=used, initial=-3e38), 0)), 0
     )
     total = (scale * totals).sum(axis=1, keepdims=True)
-    merged: Any = np.einsum("hs,hsd->hd", scale.astype(np.float32), x[..., :d]) / total
-    return merged.astype(np.float32).reshape(1, -1)
+    merged = np.einsum("hs,hsd->hd", scale.astype(np.float32), x[..., :d]) / total
+    result: Any = merged.astype(np.float32).reshape(1, -1)
+    return result
 
 
 def last_row(run: Run, op: Op) -> Float:
@@ -192,7 +197,7 @@ def last_row(run: Run, op: Op) -> Float:
 def sample(run: Run, op: Op) -> None:
     logits: Any = run.need(op, "logits")
     state = run.state
-    if state.stop:
+    if state.stop or op.attrs["greedy"] != (state.temperature == 0):
         return
     token = int(np.argmax(logits[0])) if op.attrs["greedy"] else draw(logits[0], state)
     state.ids.append(token)

@@ -14,21 +14,21 @@ Everything is NHWC. A convolution's weight has the layout of the graph's tensor,
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..compiler.graph import Graph, GraphBuilder, Op
 from ..errors import BadModel
-from ..weights.packing import PackedTensor, PackLayout, plan_layout
+from ..weights.packing import PackedTensor, PackLayout, Progress, Sink, WeightFile, plan_layout
 from ..weights.source import Source
 
 SIDE = 224
 CLASSES = 1000
 NORMALISE = (127.0, 128.0)
-"""A byte b enters the network as (b - 127) / 128 (lite's ``MEAN_RGB`` and ``STDDEV_RGB``, preprocessing of the weights)."""
+"""A byte b enters the network as (b - 127) / 128: ``MEAN_RGB`` and ``STDDEV_RGB`` of the lite models."""
 STEM, HEAD = 32, 1280
 # kernel, stride of the first block, expansion, output channels, blocks: arXiv 1905.11946, table 1.
 STAGES = (
@@ -42,19 +42,6 @@ STAGES = (
 )
 BLOCK_BYTES = 4 << 20
 """A packed block is closed before it would pass this many bytes: one upload."""
-
-Progress = Callable[[str, int, int | None], None]
-
-
-class File(Protocol):
-    """What ``weights/safetensors.py`` reads: tensors by name, each with ``shape``, ``type``, ``offset`` and ``nbytes``."""
-
-    @property
-    def tensors(self) -> Mapping[str, Any]: ...
-
-
-class Sink(Protocol):
-    def write(self, offset: int, data: NDArray[np.uint8]) -> Awaitable[None]: ...
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
@@ -176,7 +163,7 @@ def pack_layout(graph: Graph, block_bytes: int = BLOCK_BYTES) -> PackLayout:
     return plan_layout(pack_recipes(graph, block_bytes))
 
 
-async def load_tensor(graph: Graph, file: File, source: Source, name: str) -> NDArray[np.float32]:
+async def load_tensor(graph: Graph, file: WeightFile, source: Source, name: str) -> NDArray[np.float32]:
     """One weight from the file, in the graph's layout (perhaps a view, so not always contiguous). Raises BadModel."""
     info = file.tensors.get(name)
     if info is None:
@@ -188,7 +175,7 @@ async def load_tensor(graph: Graph, file: File, source: Source, name: str) -> ND
 
 
 async def pack_vision(
-    graph: Graph, file: File, source: Source, layout: PackLayout, sink: Sink, progress: Progress | None = None
+    graph: Graph, file: WeightFile, source: Source, layout: PackLayout, sink: Sink, progress: Progress | None = None
 ) -> None:
     """Writes every weight of ``graph`` at its place in the packed blob, one tensor (at most 5 MB) at a time.
 
