@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -128,20 +127,14 @@ class Device:
                 self.fail(error if isinstance(error, TandemError) else lost)
         stored = await self._vision_model()
         if self._cpu is None:
-            self._cpu = self.services.cpu_vision(stored)
-            if inspect.isawaitable(self._cpu):
-                self._cpu = await self._cpu
-        logits = self._cpu.classify(pixels)
-        return (await logits if inspect.isawaitable(logits) else logits), "cpu"
+            self._cpu = await self.services.cpu_vision(stored)
+        return self._cpu.classify(pixels), "cpu"
 
     async def classes(self) -> list[str]:
-        """The names of the vision model's classes. Raises: BadModel where the site has no list of them."""
+        """The names of the vision model's classes. Raises: BadModel, BadWeights where there is no list of them."""
         if self._classes is None:
             stored = await self._vision_model()
-            names = stored.manifest.get("classes")
-            if isinstance(names, str):
-                folder = self.model_url(str(self.options.vision)).rsplit("/", 1)[0]
-                names = await self.services.fetch_json(f"{folder}/{names}")
+            names = await stored.sidecar("classes")
             if isinstance(names, dict):
                 names = [names[str(index)] for index in range(len(names))]
             if not isinstance(names, list):
@@ -233,8 +226,6 @@ class Device:
 
 async def _close(engine: Any) -> None:
     try:
-        closing = engine.close()
-        if inspect.isawaitable(closing):
-            await closing
+        await engine.close()
     except Exception:
         log.exception("closing the engine failed")

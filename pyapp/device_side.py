@@ -26,11 +26,11 @@ class DeviceSide:
         prompt_tokens = len(ids)
         if shown:
             ids = tokenizer.encode(prompt + shown)
-        room = context - len(ids)
+        room = context - len(ids) + 1  # the last token is never fed back
         if room < 1:
             raise ContextFull(
-                f"The prompt is {len(ids)} tokens long, and the context of this model holds {context} with the answer; "
-                "shorten the text or start a new conversation.",
+                f"The prompt is {len(ids)} tokens long, and the context holds {context} with the answer; shorten the "
+                "text, or start a new conversation.",
                 promptTokens=len(ids),
                 context=context,
             )

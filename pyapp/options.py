@@ -140,8 +140,7 @@ OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)
 
 def is_url(model: str) -> bool:
     """Whether a ``model`` is an address rather than the name of a model of this site."""
-    path = model.split("?")[0].split("#")[0]
-    return model.startswith("blob:") or path.lower().endswith(".gguf")
+    return model.split("?")[0].split("#")[0].lower().endswith(".gguf")
 
 
 SAMPLING_NAMES: tuple[str, ...] = ("max_tokens", "temperature", "top_k", "top_p", "seed")

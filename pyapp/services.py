@@ -28,7 +28,7 @@ class Services:
     cloud_side: Callable[[str], Side]
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
     """``decode_image(blob)`` -> (uint8 [height, width, 3], width and height of the picture itself)."""
-    cpu_vision: Callable[[Any], Any]
+    cpu_vision: Callable[[Any], Awaitable[Any]]
     """``cpu_vision(stored)`` -> an object with ``classify(uint8 [224, 224, 3]) -> float32 [classes]``."""
     fetch_json: Callable[[str], Awaitable[Any]]
 
@@ -51,7 +51,7 @@ def browser_services() -> Services:
         create_engine=create_engine,
         cloud_side=lambda url: CloudSide(CloudStream(url, FetchTransport())),
         decode_image=decode_image,
-        cpu_vision=CpuVision,
+        cpu_vision=CpuVision.create,
         fetch_json=fetch_json,
     )
 

@@ -178,7 +178,11 @@ class World:
             name = url.split("/")[-2]
             if name in self.model_errors:
                 raise self.model_errors[name]
-            return SimpleNamespace(name=name, manifest={"classes": "classes.json"}, source=None, key=name)
+
+            async def sidecar(field: str) -> list[str]:
+                return [f"class {i}" for i in range(10)]
+
+            return SimpleNamespace(name=name, sidecar=sidecar)
 
         async def create_engine(**wishes: Any) -> Any:
             self.asked.append(f"engine {wishes['budget']}")
@@ -190,10 +194,11 @@ class World:
             return self.picture(image)
 
         async def fetch_json(url: str) -> Any:
-            if url.endswith("classes.json"):
-                return [f"class {i}" for i in range(10)]
             kinds = {"smollm2-135m": "language", "efficientnet-lite0": "vision"}
             return {"models": [{"name": name, "kind": kind} for name, kind in kinds.items()]}
+
+        async def cpu_vision(stored: Any) -> Any:
+            return SimpleNamespace(classify=lambda pixels: np.linspace(9, 0, 10, dtype=np.float32))
 
         return Services(
             probe=probe,
@@ -201,6 +206,6 @@ class World:
             create_engine=create_engine,
             cloud_side=lambda url: self.cloud,
             decode_image=decode_image,
-            cpu_vision=lambda stored: SimpleNamespace(classify=lambda pixels: np.linspace(9, 0, 10, dtype=np.float32)),
+            cpu_vision=cpu_vision,
             fetch_json=fetch_json,
         )

@@ -362,7 +362,7 @@ async def test_prompt_longer_than_the_context_is_told_with_figures_and_stays_hom
 
 
 async def test_little_room_shortens_the_answer_and_says_so() -> None:
-    world = World(engine=FakeEngine(context=len("[user]Hi[assistant]") + 2))
+    world = World(engine=FakeEngine(context=len("[user]Hi[assistant]") + 1))
     events = await collect(await opened(world))
     assert events[0]["code"] == "context_short"
     assert text_of(events) == "He"
