@@ -12,9 +12,10 @@ const failed = (message, details) => new TandemError("cloud_unavailable", messag
  * Asks the gateway and yields `{type: "text" | "usage" | "done", ...}` with source "cloud"; usage and done come last.
  * An abort of `signal` ends in usage and done too. `before`: what was shown already, by a side that failed.
  */
-export async function* readCloud(url, request, signal, before = { text: "", tokens: 0, promptTokens: null }) {
+export async function* readCloud(url, request, signal, before = { text: "", deviceTokens: 0, cloudTokens: 0 }) {
   const messages = before.text ? [...request.messages, { role: "assistant", content: before.text }] : request.messages;
-  const left = request.maxTokens - before.tokens;
+  const { deviceTokens } = before;
+  const left = request.maxTokens - deviceTokens - before.cloudTokens;
   const { temperature, topP: top_p, seed } = request;
   let pieces = 0;
   let usage = null;
@@ -34,9 +35,9 @@ export async function* readCloud(url, request, signal, before = { text: "", toke
       if (!signal?.aborted) throw error;
     }
   }
-  const cloudTokens = usage?.completion_tokens ?? pieces; // until the gateway has counted, a piece counts as one token
-  const promptTokens = before.promptTokens ?? usage?.prompt_tokens ?? 0;
-  const deviceTokens = before.tokens;
+  // Until the gateway has counted, a piece counts as one token.
+  const cloudTokens = before.cloudTokens + (usage?.completion_tokens ?? pieces);
+  const promptTokens = usage?.prompt_tokens ?? 0;
   yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
   yield { type: "done", reason: reason === "length" || reason === "abort" ? reason : "stop", source: "cloud" };
 }

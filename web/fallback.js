@@ -1,8 +1,9 @@
 // What is left without Python: text from the cloud, and a clear word about the rest.
 
 import { readCloud } from "./cloud-reader.js";
-import { buildMessages, checkSampling } from "./prompt.js";
 import { TandemError } from "./tandem-error.js";
+
+const MODES = ["prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"];
 
 /** Serves a client whose worker cannot run. `wishes` are createClient's options, addresses already absolute. */
 export class Fallback {
@@ -15,8 +16,9 @@ export class Fallback {
     this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
   }
 
-  /** Throws where text may not come from the cloud and the device is wanted. */
+  /** Throws for a mode that there is not, and where the device is wanted and nothing else. */
   check(death) {
+    if (!MODES.includes(this.#mode)) throw new TandemError("bad_argument", `mode must be one of ${MODES.join(", ")}.`);
     if (this.#mode === "only_on_device") throw death;
   }
 
@@ -33,13 +35,17 @@ export class Fallback {
   /** Pushes the events of one generate; goes on after `shown` where the worker died at work. */
   generate(request, stream, shown, death) {
     if (this.#mode === "only_on_device" || this.#cloud === null) return Promise.reject(death);
-    const aborted = new Promise((resolve) => stream.signal.addEventListener("abort", resolve));
+    const aborted = new Promise((resolve) => {
+      stream.signal.addEventListener("abort", resolve);
+      if (stream.signal.aborted) resolve();
+    });
     const turn = Promise.race([this.#turn, aborted]).then(() => this.#write(request, stream, shown, death));
     this.#turn = Promise.allSettled([this.#turn, turn]);
     return turn;
   }
 
   async #write(request, stream, shown, death) {
+    const { buildMessages, checkSampling } = await import("./prompt.js");
     const full = { ...checkSampling(request), messages: buildMessages(request) };
     const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
     stream.push({ type: "status", code: death.code, message, source: "cloud" });

@@ -130,7 +130,7 @@ class Client {
 
   async #write(request, stream) {
     this.#open();
-    const shown = { text: "", tokens: 0, promptTokens: null };
+    const shown = { text: "", deviceTokens: 0, cloudTokens: 0 };
     if (!this.#link.death) {
       try {
         await this.#link.generate(request, stream, shown);

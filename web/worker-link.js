@@ -53,7 +53,7 @@ export class WorkerLink {
       const event = (event) => {
         if (event.type === "text") {
           shown.text += event.text;
-          shown.tokens += 1;
+          shown[event.source === "cloud" ? "cloudTokens" : "deviceTokens"] += 1;
         }
         stream.push(event);
       };

@@ -1,0 +1,168 @@
+"""``web/cloud-reader.js``: the stream from the cloud where Python cannot run, cut in every way a network cuts."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+
+from tests.unit.node_runner import WEB, run_node
+
+READ = """
+  const { readCloud } = await import(web + "cloud-reader.js");
+  const results = [];
+  for (const { chunks, status = 200, type = "text/event-stream", abortAfter = null, before, hang = false } of input) {
+    let sent = null;
+    let closed = false;
+    const controller = new AbortController();
+    globalThis.fetch = async (url, options) => {
+      sent = JSON.parse(options.body);
+      let at = 0;
+      const body = new ReadableStream({
+        start(stream) {
+          options.signal.addEventListener("abort", () => {
+            closed = true;
+            try { stream.error(options.signal.reason); } catch {}
+          });
+        },
+        async pull(stream) {
+          if (at < chunks.length) stream.enqueue(new Uint8Array(Buffer.from(chunks[at++], "base64")));
+          else if (!hang) stream.close();
+          else await new Promise(() => {});
+        },
+      });
+      return new Response(body, { status, headers: { "content-type": type } });
+    };
+    const messages = [{ role: "user", content: "Hi" }];
+    const request = { messages, maxTokens: 10, temperature: 0.5, topP: 0.9, seed: 3 };
+    const events = [];
+    try {
+      for await (const event of readCloud("http://x/", request, controller.signal, before)) {
+        events.push(event);
+        if (events.length === abortAfter) controller.abort();
+      }
+      results.push({ events, sent, closed });
+    } catch (error) {
+      results.push({ events, sent, closed, code: error.code ?? "not ours", message: String(error.message) });
+    }
+  }
+  return results;
+"""
+
+STREAM = (
+    'data: {"text":"né "}\n\ndata: {"text":"茶🙂"}\n\n'
+    'data: {"usage":{"prompt_tokens":5,"completion_tokens":7,"finish_reason":"stop"}}\n\ndata: [DONE]\n\n'
+).encode()
+
+
+def case(*chunks: bytes, **more: Any) -> dict[str, Any]:
+    return {"chunks": [base64.b64encode(chunk).decode() for chunk in chunks], **more}
+
+
+def read(*cases: dict[str, Any]) -> list[Any]:
+    return list(run_node(READ, list(cases)))
+
+
+def text_of(result: dict[str, Any]) -> str:
+    return "".join(event["text"] for event in result["events"] if event["type"] == "text")
+
+
+def event(**payload: Any) -> bytes:
+    return b"data: " + json.dumps(payload).encode() + b"\n\n"
+
+
+def test_the_reader_is_short() -> None:
+    assert len((WEB / "cloud-reader.js").read_text(encoding="utf-8").splitlines()) < 150
+
+
+def test_events_and_request() -> None:
+    (result,) = read(case(STREAM))
+    assert [entry["type"] for entry in result["events"]] == ["text", "text", "usage", "done"]
+    usage = {"promptTokens": 5, "completionTokens": 7, "deviceTokens": 0, "cloudTokens": 7}
+    assert result["events"][-2] == {"type": "usage", **usage}
+    assert result["events"][-1] == {"type": "done", "reason": "stop", "source": "cloud"}
+    messages = [{"role": "user", "content": "Hi"}]
+    assert result["sent"] == {"messages": messages, "max_tokens": 10, "temperature": 0.5, "top_p": 0.9, "seed": 3}
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_cut_anywhere(end: str) -> None:
+    stream = STREAM.replace(b"\n", end.encode())
+    cuts = [case(stream[:at], stream[at:]) for at in range(1, len(stream))]
+    results = read(*cuts, case(*(bytes([byte]) for byte in stream)))
+    assert {text_of(result) for result in results} == {"né 茶🙂"}
+    assert all(result["events"][-1]["reason"] == "stop" and "code" not in result for result in results)
+
+
+def test_oddities_of_event_streams() -> None:
+    done = b"data: [DONE]\n\n"
+    bom = "\ufeff".encode()
+    results = read(
+        case(bom + event(text="a") + done),
+        case(b": ping\n\nevent: x\nid: 5\n\nretry: 9\n" + event(text="a") + done),
+        case(b'data: {"text":\ndata: "a"}\n\n' + done),
+        case(b'data:{"text":"a"}\n\ndata:[DONE]\n\n'),
+        case('data: {"text":"a\u2028b"}\n\n'.encode() + done),
+        case(event(text="a") + b"data: [DONE]"),
+        case(event(text="a") + done, hang=True),
+        case(event(text="a") + event(news=1) + event(text="") + done),
+    )
+    assert [text_of(result) for result in results] == ["a", "a", "a", "a", "a\u2028b", "a", "a", "a"]
+    assert all(result["events"][-1]["type"] == "done" for result in results)
+    assert results[6]["closed"], "after the end mark the exchange is closed, whatever the server does"
+
+
+@pytest.mark.parametrize(
+    ("given", "code", "says"),
+    [
+        (case(event(text="a")), "cloud_unavailable", "cut off"),
+        (case(), "cloud_unavailable", "cut off"),
+        (
+            case(event(text="a") + event(error={"code": "context_full", "message": "too long"})),
+            "context_full",
+            "too long",
+        ),
+        (case(event(error={"code": "device_lost", "message": "odd"})), "cloud_unavailable", "odd"),
+        (case(event(error="plain")), "cloud_unavailable", "plain"),
+        (case(b"data: <html>\n\n"), "cloud_unavailable", "not a JSON object"),
+        (case(b"data: " + b"x" * (1 << 20), b"x" * 100), "cloud_unavailable", "without an end"),
+        (case(b"<html>", type="text/html; charset=utf-8"), "cloud_unavailable", "answered with text/html"),
+        (case(b"gone", status=502), "cloud_unavailable", "HTTP 502"),
+        (case(b'{"error":{"code":"bad_argument","message":"no"}}', status=400), "bad_argument", "no"),
+        (case(b'{"error":{"code":"busy","message":"full"}}', status=429), "cloud_unavailable", "full"),
+    ],
+)
+def test_failures(given: dict[str, Any], code: str, says: str) -> None:
+    (result,) = read(given)
+    assert result["code"] == code
+    assert says in result["message"]
+    assert all(entry["type"] == "text" for entry in result["events"]), "a failure has neither usage nor done"
+
+
+def test_abort_ends_in_usage_and_done() -> None:
+    (result,) = read(case(event(text="a"), hang=True, abortAfter=1))
+    assert [entry["type"] for entry in result["events"]] == ["text", "usage", "done"]
+    assert result["events"][1]["cloudTokens"] == 1
+    assert result["events"][2]["reason"] == "abort"
+    assert result["closed"]
+
+
+def test_length_is_told_or_guessed() -> None:
+    usage = {"prompt_tokens": 1, "completion_tokens": 10}
+    results = read(
+        case(event(text="a") + event(usage={**usage, "finish_reason": "length"}) + b"data: [DONE]\n\n"),
+        case(event(text="a") + event(usage=usage) + b"data: [DONE]\n\n"),
+        case(event(text="a") + b"data: [DONE]\n\n"),
+    )
+    assert [result["events"][-1]["reason"] for result in results] == ["length", "length", "stop"]
+
+
+def test_going_on_after_a_side_that_failed() -> None:
+    before = {"text": "He", "deviceTokens": 2, "cloudTokens": 1}
+    (result,) = read(case(event(text="llo") + b"data: [DONE]\n\n", before=before))
+    assert result["sent"]["messages"][-1] == {"role": "assistant", "content": "He"}
+    assert result["sent"]["max_tokens"] == 7
+    usage = result["events"][-2]
+    assert (usage["deviceTokens"], usage["cloudTokens"], usage["completionTokens"]) == (2, 2, 4)
