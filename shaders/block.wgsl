@@ -1,11 +1,12 @@
 // 32 weights of a row as unscaled values, with (scale, minimum) of the first and of the second 16.
-// A weight format is a fragment that gives load_block(row, b) -> Block.
+// A weight format is a fragment that gives load_block(row, b) -> Block, and UNIT, by which each four values are to be
+// multiplied: weight = scale * UNIT * v + minimum.
 struct Block {
     v0: vec4f, v1: vec4f, v2: vec4f, v3: vec4f, v4: vec4f, v5: vec4f, v6: vec4f, v7: vec4f,
     s: vec4f,
 }
 
-// 32 inputs of a row, with the sums of the first and of the second 16 (they multiply the minima).
+// 32 inputs of a row times UNIT, with the plain sums of the first and of the second 16 (they multiply the minima).
 struct Inputs {
     x0: vec4f, x1: vec4f, x2: vec4f, x3: vec4f, x4: vec4f, x5: vec4f, x6: vec4f, x7: vec4f,
     sums: vec2f,
@@ -13,7 +14,7 @@ struct Inputs {
 
 fn with_sums(x0: vec4f, x1: vec4f, x2: vec4f, x3: vec4f, x4: vec4f, x5: vec4f, x6: vec4f, x7: vec4f) -> Inputs {
     let ones = vec4f(1.0);
-    return Inputs(x0, x1, x2, x3, x4, x5, x6, x7, vec2f(dot(x0 + x1 + x2 + x3, ones), dot(x4 + x5 + x6 + x7, ones)));
+    return Inputs(x0 * UNIT, x1 * UNIT, x2 * UNIT, x3 * UNIT, x4 * UNIT, x5 * UNIT, x6 * UNIT, x7 * UNIT, vec2f(dot(x0 + x1 + x2 + x3, ones), dot(x4 + x5 + x6 + x7, ones)));
 }
 
 fn block_dot(w: Block, x: Inputs) -> f32 {

@@ -37,6 +37,6 @@ fn main(@builtin(global_invocation_id) global: vec3u) {
     let w = load_block(id, b);
     let at = (t * NB + b) * 8u;
 //#for i in 8
-    y[at + ${i}u] = w.v${i} * w.s.${"x" if i < 4 else "z"} + w.s.${"y" if i < 4 else "w"};
+    y[at + ${i}u] = w.v${i} * UNIT * w.s.${"x" if i < 4 else "z"} + w.s.${"y" if i < 4 else "w"};
 //#endfor
 }

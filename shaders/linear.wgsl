@@ -40,6 +40,19 @@ const STRIDE = ${STRIDE}u;  // floats from one token's y to the next's
 //#include "attention_partials.wgsl"
 //#endif
 
+//#if PROLOGUE == "rms_norm"
+// Sets the inputs times the norm's gain, and adds their squares.
+fn load_inputs(token: u32, b: u32, squares: ptr<function, f32>) -> Inputs {
+    let at = (token * NB + b) * 8u;
+//#for i in 8
+    let x${i} = x[at + ${i}u];
+//#endfor
+    *squares += dot(x0, x0) + dot(x1, x1) + dot(x2, x2) + dot(x3, x3) + dot(x4, x4) + dot(x5, x5) + dot(x6, x6) + dot(x7, x7);
+    let g = b * 8u;
+    return with_sums(x0 * gain[g], x1 * gain[g + 1u], x2 * gain[g + 2u], x3 * gain[g + 3u],
+        x4 * gain[g + 4u], x5 * gain[g + 5u], x6 * gain[g + 6u], x7 * gain[g + 7u]);
+}
+//#else
 fn load_inputs(token: u32, b: u32) -> Inputs {
 //#if PROLOGUE == "attention_merge"
     return merged_inputs(b);
@@ -47,18 +60,6 @@ fn load_inputs(token: u32, b: u32) -> Inputs {
     let at = (token * NB + b) * 8u;
     return with_sums(x[at], x[at + 1u], x[at + 2u], x[at + 3u], x[at + 4u], x[at + 5u], x[at + 6u], x[at + 7u]);
 //#endif
-}
-
-//#if PROLOGUE == "rms_norm"
-fn squares(i: Inputs) -> f32 {
-    return dot(i.x0, i.x0) + dot(i.x1, i.x1) + dot(i.x2, i.x2) + dot(i.x3, i.x3)
-        + dot(i.x4, i.x4) + dot(i.x5, i.x5) + dot(i.x6, i.x6) + dot(i.x7, i.x7);
-}
-
-fn scaled(i: Inputs, b: u32) -> Inputs {
-    let at = b * 8u;
-    return with_sums(i.x0 * gain[at], i.x1 * gain[at + 1u], i.x2 * gain[at + 2u], i.x3 * gain[at + 3u],
-        i.x4 * gain[at + 4u], i.x5 * gain[at + 5u], i.x6 * gain[at + 6u], i.x7 * gain[at + 7u]);
 }
 //#endif
 
@@ -109,9 +110,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     for (var b = lane; b < NB; b += ${LANES}u) {
 //#for m in TOKENS
 //#if PROLOGUE == "rms_norm"
-        let raw${m} = load_inputs(token + ${m}u, b);
-        q${m} += squares(raw${m});
-        let in${m} = scaled(raw${m}, b);
+        let in${m} = load_inputs(token + ${m}u, b, &q${m});
 //#else
         let in${m} = load_inputs(token + ${m}u, b);
 //#endif

@@ -1,4 +1,6 @@
 // Plain bfloat16 rows, two a word: the upper half of a float32.
+const UNIT = vec4f(1.0);
+
 fn load_block(row: u32, b: u32) -> Block {
     let at = (row * NB + b) * 4u;
     let p = wq[at];

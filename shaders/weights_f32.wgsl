@@ -1,4 +1,6 @@
 // Plain float32 rows.
+const UNIT = vec4f(1.0);
+
 fn load_block(row: u32, b: u32) -> Block {
     let at = (row * NB + b) * 8u;
     return Block(

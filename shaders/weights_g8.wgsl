@@ -6,7 +6,4 @@ fn load_block(row: u32, b: u32) -> Block {
     let s = vec4u(ws[at * 4u], ws[at * 4u + 1u], ws[at * 4u + 2u], ws[at * 4u + 3u]);
     return Block(bytes(v.x), bytes(v.y), bytes(v.z), bytes(v.w), bytes(w.x), bytes(w.y), bytes(w.z), bytes(w.w), bitcast<vec4f>(s));
 }
-
-fn bytes(w: u32) -> vec4f {
-    return vec4f(unpack4xI8(w));
-}
+//#include "signed_bytes.wgsl"

@@ -6,7 +6,4 @@ fn load_block(row: u32, b: u32) -> Block {
     let s = vec4f(unpack2x16float(ws[at >> 1u])[at & 1u], 0.0, 0.0, 0.0);
     return Block(bytes(v.x), bytes(v.y), bytes(v.z), bytes(v.w), bytes(w.x), bytes(w.y), bytes(w.z), bytes(w.w), s.xyxy);
 }
-
-fn bytes(w: u32) -> vec4f {
-    return vec4f(unpack4xI8(w));
-}
+//#include "signed_bytes.wgsl"

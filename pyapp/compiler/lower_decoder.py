@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Binding, Dispatch, Shader
 from .graph import Graph, Op, Tensor
-from .limits import DeviceLimits
-from .plan import Binding, Dispatch, Shader
 
 WORKGROUP = 64
 TOKEN_TILE = 4
@@ -29,6 +29,13 @@ def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
 def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
     """Neighbouring invocations that share rows: a power of two within the smallest subgroup."""
     return max(1, min(wanted, limits.subgroup))
+
+
+def linear_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
+    """(lanes that share rows, rows a lane) of a matrix product. An emulated device pays for loads, not for idle lanes."""
+    if limits.software:
+        return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
+    return lanes_for(limits), 4
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
@@ -59,8 +66,10 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
     tile = TOKEN_TILE if tokens > 1 else 1
-    lanes, rows = lanes_for(limits), 4
-    outputs = n_all // 2 if epilogue == "silu_mul" else op.attrs.get("q_rows", n_all) if epilogue == "rope_cache" else n_all
+    lanes, rows = linear_shape(limits, tokens)
+    outputs = (
+        n_all // 2 if epilogue == "silu_mul" else op.attrs.get("q_rows", n_all) if epilogue == "rope_cache" else n_all
+    )
     out: list[Dispatch] = []
     for first, n in pieces_of(weight, limits):
         shader = Shader.of(
@@ -117,8 +126,13 @@ def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
             bindings.append(Binding(4, op.inputs["ids"], "read_write"))
         out.append(
             Dispatch(
-                op.name, shader, tuple(bindings), (ceil(k / 32 / WORKGROUP), tokens, 1),
-                bytes=weight_bytes(table, tokens) + tokens * k * 4, flops=tokens * k, per_tile=tokens > 1,
+                op.name,
+                shader,
+                tuple(bindings),
+                (ceil(k / 32 / WORKGROUP), tokens, 1),
+                bytes=weight_bytes(table, tokens) + tokens * k * 4,
+                flops=tokens * k,
+                per_tile=tokens > 1,
             )  # fmt: skip
         )
     return out
@@ -142,14 +156,20 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     # Bytes and operations at full context: what a step reads grows with its position.
     return [
         Dispatch(
-            op.name, shader, bindings, (ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1),
-            bytes=context * 2 * kv_heads * d * 4 + tokens * heads * d * 8, flops=4 * tokens * context * heads * d,
+            op.name,
+            shader,
+            bindings,
+            (ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1),
+            bytes=context * 2 * kv_heads * d * 4 + tokens * heads * d * 8,
+            flops=4 * tokens * context * heads * d,
             per_tile=tokens > 1,
         )  # fmt: skip
     ]
 
 
-def _elementwise(op: Op, graph: Graph, shader: Shader, names: list[tuple[str, str]], width: int, tokens: int) -> Dispatch:
+def _elementwise(
+    op: Op, graph: Graph, shader: Shader, names: list[tuple[str, str]], width: int, tokens: int
+) -> Dispatch:
     bindings = [Binding(slot, op.inputs.get(role, op.output), mode) for slot, (role, mode) in enumerate(names)]  # type: ignore[arg-type]
     bindings.append(Binding(len(names), "state", "read"))
     return Dispatch(
@@ -196,8 +216,13 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
     groups = (ceil((heads + 2 * kv_heads) / WORKGROUP), tokens, 1)
     return [
         Dispatch(
-            op.name, shader, tuple(bindings), groups,
-            bytes=tokens * width * 8, flops=tokens * width * 3, per_tile=tokens > 1,
+            op.name,
+            shader,
+            tuple(bindings),
+            groups,
+            bytes=tokens * width * 8,
+            flops=tokens * width * 3,
+            per_tile=tokens > 1,
         )  # fmt: skip
     ]
 

@@ -10,9 +10,9 @@ from math import ceil, prod
 from typing import Any
 
 from ..errors import BadModel
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Binding, Dispatch, Shader
 from .graph import Graph, Op
-from .limits import DeviceLimits
-from .plan import Binding, Dispatch, Shader
 
 WORKGROUP = 64
 ENOUGH = 1 << 15

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Dispatch, Plan
 from . import lower_decoder, lower_vision
 from .graph import Graph
-from .limits import DeviceLimits
 from .memory import plan_memory
-from .plan import Dispatch, Plan
 
 LOWERINGS = {**lower_vision.LOWERINGS, **lower_decoder.LOWERINGS}
 

@@ -8,15 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..gpu.allocator import aligned
+from ..gpu.plan import MemoryPlan
 from .graph import Graph
-from .plan import MemoryPlan
-
-ALIGNMENT = 256
-"""Bytes: WebGPU's minStorageBufferOffsetAlignment of a default device."""
-
-
-def aligned(nbytes: int) -> int:
-    return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT
 
 
 def plan_memory(graph: Graph, keep: Iterable[str] = ()) -> MemoryPlan:

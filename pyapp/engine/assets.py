@@ -22,9 +22,7 @@ def shader_text(name: str) -> str:
     return (Path(__file__).parents[2] / "shaders" / name).read_text(encoding="utf-8")
 
 
-async def packed_blob(
-    key: str, layout: PackLayout, fill: Callable[[Any], Awaitable[None]], progress: Progress
-) -> Any:
+async def packed_blob(key: str, layout: PackLayout, fill: Callable[[Any], Awaitable[None]], progress: Progress) -> Any:
     """The blob of ``layout``: the one kept from an earlier visit, else made now by ``fill(sink)`` and kept."""
     from ..weights.store import create_packed, open_packed
 

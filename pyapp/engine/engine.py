@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.plan import Plan
 from ..errors import Closed, NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
+from ..gpu.plan import Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
 from ..gpu.residency import Residency
@@ -253,4 +253,3 @@ class Engine:
             self._closed = True
             self.pool.close()
             self.device.close()
-

@@ -23,7 +23,12 @@ class Generation:
     """
 
     def __init__(
-        self, runner: LanguageRunner, leases: LeaseCoordinator, ids: list[int], params: SamplingParams, ends: frozenset[int]
+        self,
+        runner: LanguageRunner,
+        leases: LeaseCoordinator,
+        ids: list[int],
+        params: SamplingParams,
+        ends: frozenset[int],
     ) -> None:
         self.finish_reason = "length"
         self._runner = runner

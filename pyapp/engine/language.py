@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.limits import DeviceLimits
 from ..compiler.lowering import lower
 from ..compiler.passes import fuse
-from ..compiler.plan import Binding, Plan
 from ..errors import ContextFull
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view, translated
 from ..gpu.kernels import Kernels
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
 from ..gpu.replay import Replay
 from ..gpu.residency import Residency
@@ -51,7 +51,13 @@ class LanguageModel:
 
     async def blob(self, progress: Progress) -> Any:
         async def fill(sink: Any) -> None:
-            await pack(self.file, self.stored.source, self.layout, sink, lambda _, done, total: progress("prepare", done, total))
+            await pack(
+                self.file,
+                self.stored.source,
+                self.layout,
+                sink,
+                lambda _, done, total: progress("prepare", done, total),
+            )
 
         return await packed_blob(self.stored.key, self.layout, fill, progress)
 

@@ -9,10 +9,10 @@ import numpy as np
 from ..compiler.lowering import lower
 from ..compiler.passes import fuse
 from ..compiler.passes_vision import VISION_PASSES
-from ..compiler.plan import Binding, Plan
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view, translated
 from ..gpu.kernels import Kernels
+from ..gpu.plan import Binding, Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.replay import Replay
 from ..gpu.residency import Residency

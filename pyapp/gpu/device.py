@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..compiler.limits import DeviceLimits
 from ..errors import DeviceLost, NoDevice, OutOfMemory, TandemError
 from .ffi import js_object
+from .limits import DeviceLimits
 from .probe import Probe
 
 WANTED_FEATURES = ("subgroups", "timestamp-query")
@@ -50,7 +50,9 @@ class Device:
         try:
             handle = await probe.handle.requestDevice(js_object(descriptor))
         except Exception as error:
-            raise NoDevice(f"The browser refused a device on {probe.adapter} ({error}).", adapter=probe.adapter) from None
+            raise NoDevice(
+                f"The browser refused a device on {probe.adapter} ({error}).", adapter=probe.adapter
+            ) from None
         return cls(handle, probe)
 
     async def _watch_loss(self) -> None:

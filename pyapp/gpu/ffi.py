@@ -39,5 +39,7 @@ def translated(error: BaseException, doing: str) -> TandemError:
         return error
     text = str(error)
     if "out of memory" in text.lower() or "OutOfMemory" in text or "RangeError" in text:
-        return OutOfMemory(f"The GPU ran out of memory while {doing}; close other tabs or choose a smaller pool ({text}).")
+        return OutOfMemory(
+            f"The GPU ran out of memory while {doing}; close other tabs or choose a smaller pool ({text})."
+        )
     return DeviceLost(f"The GPU stopped answering while {doing} ({text}).", doing=doing)

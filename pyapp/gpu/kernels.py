@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..compiler.plan import Dispatch, Shader
-from ..compiler.preprocess import preprocess
 from ..errors import TandemError
 from .device import Device
 from .ffi import js_object
+from .plan import Dispatch, Shader
+from .preprocess import preprocess
 
 COMPUTE_STAGE = 0x4
 Layout = tuple[tuple[int, str], ...]
@@ -77,5 +77,6 @@ class Kernels:
             info = await module.getCompilationInfo()
             lines = [f"line {m.lineNum}: {m.message}" for m in info.messages if str(m.type) == "error"]
             raise TandemError(
-                f"The GPU's driver refused the kernel {shader.label} ({'; '.join(lines) or error}).", kernel=shader.label
+                f"The GPU's driver refused the kernel {shader.label} ({'; '.join(lines) or error}).",
+                kernel=shader.label,
             ) from None

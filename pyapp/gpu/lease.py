@@ -72,7 +72,9 @@ class LeaseCoordinator:
 
     async def _acquire(self, model: str, timeout: float | None) -> None:
         if self._holder_task is not None and self._holder_task is asyncio.current_task():
-            raise BadArgument(f"This task holds the lease of {self.current and self.current.model} already; nesting would deadlock.")
+            raise BadArgument(
+                f"This task holds the lease of {self.current and self.current.model} already; nesting would deadlock."
+            )
         if not self._busy:
             self._busy = True
             return

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..compiler.limits import DeviceLimits
 from ..errors import BadArgument
+from .limits import DeviceLimits
 
 ADAPTERS = ("auto", "software", "none")
 SOFTWARE_NAMES = ("swiftshader", "llvmpipe", "lavapipe", "basic render", "software")

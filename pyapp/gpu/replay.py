@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.plan import Binding, Plan
 from .device import Device
 from .ffi import js_list, js_object
 from .kernels import Kernels
+from .plan import Binding, Plan
 
 Resolve = Callable[[Binding], tuple[Any, int, int]]
 """Where a binding's tensor lies now: (buffer, offset, bytes)."""
@@ -40,7 +40,9 @@ class Replay:
         groups = [self._group(row) for row in range(len(plan.dispatches))]
         from pyodide.ffi import to_js
 
-        self._recorded = tandem_replay.record(device.handle, js_list(pipelines), js_list(groups), to_js(table.reshape(-1).tolist()))
+        self._recorded = tandem_replay.record(
+            device.handle, js_list(pipelines), js_list(groups), to_js(table.reshape(-1).tolist())
+        )
         self._spans: dict[tuple[tuple[int, int], ...], Any] = {}
 
     def _group(self, row: int) -> Any:

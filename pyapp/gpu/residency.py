@@ -148,7 +148,9 @@ class Residency:
         index = weights.home[tensor]
         entry = weights.blocks[index].entries[tensor]
         begin, size = (
-            (entry.scales_offset, entry.scales_bytes) if section == "scales" else (entry.quants_offset, entry.quants_bytes)
+            (entry.scales_offset, entry.scales_bytes)
+            if section == "scales"
+            else (entry.quants_offset, entry.quants_bytes)
         )
         within = begin - weights.blocks[index].offset + offset
         # Bindings are whole words; sections are padded to 256 bytes, so rounding up stays inside.

@@ -66,7 +66,9 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
     def number(key: str, default: float | None = None) -> float:
         value = metadata.get(f"{arch}.{key}", default)
         if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value <= 0:
-            raise BadModel(f"The model file's {arch}.{key} is {value!r}, not a positive number; the file is damaged.", key=key)
+            raise BadModel(
+                f"The model file's {arch}.{key} is {value!r}, not a positive number; the file is damaged.", key=key
+            )
         return value
 
     hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
@@ -102,7 +104,9 @@ def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, 
     rope_dim = metadata.get(f"{c.arch}.rope.dimension_count", c.head_dim)
     scaling = metadata.get(f"{c.arch}.rope.scaling.type", "none")
     if rope_dim != c.head_dim:
-        raise BadModel(f"The model turns {rope_dim} of {c.head_dim} head columns (partial RoPE), which Tandem cannot run.")
+        raise BadModel(
+            f"The model turns {rope_dim} of {c.head_dim} head columns (partial RoPE), which Tandem cannot run."
+        )
     if scaling not in ("none", "", None):
         raise BadModel(f"The model uses RoPE scaling of type {scaling!r}, which Tandem cannot run yet.")
     for name, value in (("hidden size", c.hidden), ("feed-forward size", c.ff), ("head size", c.head_dim)):
@@ -160,9 +164,7 @@ def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
 
 
-def build_graph(
-    c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int
-) -> Graph:
+def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int) -> Graph:
     """The graph of one step: ``tokens`` new tokens (1: decoding; more: a chunk of the prompt), logits of the last
     valid one, and the two ways to sample it. ``formats``: the kernel format of each packed matrix. ``context``: positions of the
     cache. ``splits``: parts of attention (decoding only).
@@ -184,12 +186,15 @@ def build_graph(
         qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), x=y, weight=p + "qkv", **bias)
         gains = {"q_gain": p + "q_norm", "k_gain": p + "k_norm"} if c.head_norm else {}
         kind = "head_norm_rope_cache" if c.head_norm else "rope_cache"
-        q = g.op(
-            kind, p + "q", (tokens, c.q_rows), {**heads, "eps": c.eps}, qkv=qkv, kv=p + "kv", rope="rope", **gains
-        )
+        q = g.op(kind, p + "q", (tokens, c.q_rows), {**heads, "eps": c.eps}, qkv=qkv, kv=p + "kv", rope="rope", **gains)
         if tokens == 1:
             parts = g.op(
-                "attention", p + "parts", (c.heads, splits, c.head_dim + 4), {**heads, "splits": splits}, q=q, kv=p + "kv"
+                "attention",
+                p + "parts",
+                (c.heads, splits, c.head_dim + 4),
+                {**heads, "splits": splits},
+                q=q,
+                kv=p + "kv",
             )
             a = g.op("attention_merge", p + "attended", (1, c.q_rows), {**heads, "splits": splits}, x=parts)
         else:

@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from pyapp.compiler.limits import DeviceLimits
+from pyapp.gpu.limits import DeviceLimits
 from pyapp.compiler.memory import aligned
-from pyapp.compiler.plan import Dispatch
-from pyapp.compiler.preprocess import preprocess
+from pyapp.gpu.plan import Dispatch
+from pyapp.gpu.preprocess import preprocess
 
 SHADERS = Path(__file__).parents[2] / "shaders"
 Value = np.ndarray | tuple[np.ndarray, np.ndarray]
@@ -61,7 +61,8 @@ class Native:
                 ]
             )
             self._pipelines[shader] = self.device.create_compute_pipeline(
-                layout=self.device.create_pipeline_layout(bind_group_layouts=[group]), compute={"module": module, "entry_point": "main"}
+                layout=self.device.create_pipeline_layout(bind_group_layouts=[group]),
+                compute={"module": module, "entry_point": "main"},
             )
         return self._pipelines[shader]
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyapp.compiler.graph import Graph, GraphBuilder
-from pyapp.compiler.limits import DeviceLimits
+from pyapp.gpu.limits import DeviceLimits
 from pyapp.models.efficientnet import same_padding
 
 Array = NDArray[Any]
@@ -34,8 +34,10 @@ class Case:
     hardware: bool = False
     """Lower as for a GPU, with K split over invocations, though the adapter that runs it may be a software one."""
 
+    max_workgroups: int = 65535
+
     def limits(self, limits: DeviceLimits) -> DeviceLimits:
-        return replace(limits, software=False) if self.hardware else limits
+        return replace(limits, software=limits.software and not self.hardware, max_workgroups=self.max_workgroups)
 
 
 def normalised_squared_error(value: Array, reference: Array) -> float:
@@ -120,6 +122,7 @@ def _pointwise() -> Iterator[Case]:
             name = f"pointwise {h} x {w}, {k} to {n}, {way}"
             yield _conv(name, (h, w, k), n, activation="relu6", hardware=hardware)
             yield _conv(f"{name}, residual", (h, w, k), n, residual=True, hardware=hardware)
+    yield replace(_conv("pointwise in rows of workgroups", (23, 21, 8), 16), max_workgroups=3)
     yield _conv("pointwise, relu after a residual", (5, 5, 12), 8, residual=True, activation="relu")
     for hardware in (False, True):
         yield _conv(f"classifier {'split' if hardware else 'whole'}", (1, 1280), 100, hardware=hardware)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pyapp.compiler.preprocess import PreprocessError, preprocess
+from pyapp.gpu.preprocess import PreprocessError, preprocess
 
 SHADERS = Path(__file__).parents[2] / "shaders"
 

@@ -30,7 +30,7 @@ def preprocess(text: str, params: Mapping[str, Any], load: Callable[[str], str])
 def _value(name: str, params: Mapping[str, Any]) -> Any:
     try:
         # Small arithmetic such as ${r * 2 + 1} or ${K / 32} over the parameters; values come from our own lowering.
-        return eval(compile(name, "<wgsl>", "eval"), {"__builtins__": {}}, dict(params))  # noqa: S307
+        return eval(compile(name, "<wgsl>", "eval"), {"__builtins__": {}}, dict(params))
     except (NameError, SyntaxError, TypeError) as error:
         raise PreprocessError(f"no value for {name!r}: {error}") from None
 
@@ -91,7 +91,9 @@ def _skip(lines: list[str], at: int, opens: str, ends: tuple[str, ...]) -> int:
     raise PreprocessError(f"{' or '.join(ends)} is missing")
 
 
-def _if(lines: list[str], at: int, condition: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]) -> int:
+def _if(
+    lines: list[str], at: int, condition: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]
+) -> int:
     if _condition(condition, params):
         taken, end = _block(lines, at + 1, params, load, ("else", "endif"))
         out.extend(taken)
@@ -105,7 +107,9 @@ def _if(lines: list[str], at: int, condition: str, params: Mapping[str, Any], lo
     return end + 1
 
 
-def _for(lines: list[str], at: int, clause: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]) -> int:
+def _for(
+    lines: list[str], at: int, clause: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]
+) -> int:
     name, _, count = clause.partition(" in ")
     end = _skip(lines, at + 1, "for", ("endfor",))
     for i in range(int(_value(count, params))):

@@ -1,0 +1,158 @@
+// Measures the engine on this device through the JavaScript door, and POSTs each row as JSON to /log.
+// It ends with {"done": 1} whatever happens, so that whoever waits for it never waits in vain.
+
+import { createClient } from "./tandem.js";
+
+const query = new URLSearchParams(location.search);
+const number = (name, fallback) => Number(query.get(name) ?? fallback);
+const REPS = number("reps", 3);
+const TOKENS = number("tokens", 128);
+const PROMPT = number("prompt", 256);
+const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
+
+async function post(row) {
+  document.getElementById("rows").textContent += `${JSON.stringify(row)}\n`;
+  await fetch("log", { method: "POST", body: JSON.stringify(row) }).catch(() => {});
+}
+
+const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
+const spread = (values) => [Math.min(...values), Math.max(...values)].map((value) => Number(value.toFixed(3)));
+
+async function timed(work) {
+  const start = performance.now();
+  await work();
+  return performance.now() - start;
+}
+
+async function repeat(work) {
+  const times = [];
+  for (let i = 0; i < REPS; i++) times.push(await timed(work));
+  return times;
+}
+
+/** Tells a stage's beginning and end, and the bytes that it moved. */
+class Stages {
+  #stages = new Map();
+  #zero = performance.now();
+
+  note({ stage, loaded, total }) {
+    const at = performance.now() - this.#zero;
+    const seen = this.#stages.get(stage) ?? { from: at, bytes: 0 };
+    this.#stages.set(stage, { ...seen, to: at, bytes: Math.max(seen.bytes, loaded), total });
+  }
+
+  rows() {
+    return [...this.#stages].map(([stage, { from, to, bytes }]) => ({
+      stage,
+      from_ms: Math.round(from),
+      to_ms: Math.round(to),
+      amount: bytes,
+    }));
+  }
+
+  upload() {
+    const stage = this.#stages.get("upload");
+    return stage && stage.to > stage.from ? stage.bytes / 1e6 / (stage.to - stage.from) : null;
+  }
+}
+
+async function language(client) {
+  const { inspect } = client;
+  const ids = await inspect.tokenize(await inspect.render(QUESTION));
+  const long = Array.from({ length: PROMPT }, (_, i) => ids[i % ids.length]);
+  const cold = await timed(() => inspect.greedy(ids, 1));
+  const first = await repeat(() => inspect.greedy(ids, 1));
+  const prefill = await repeat(() => inspect.greedy(long, 1));
+  const whole = await repeat(() => inspect.greedy(ids, TOKENS + 1));
+  const rates = whole.map((ms, i) => (TOKENS * 1000) / (ms - first[i]));
+  await post({
+    bench: "language",
+    prompt_tokens: ids.length,
+    first_token_cold_ms: cold,
+    first_token_ms: median(first),
+    first_token_spread: spread(first),
+    prefill_tokens: PROMPT,
+    prefill_tps: (PROMPT * 1000) / median(prefill),
+    decode_tokens: TOKENS,
+    decode_tps: median(rates),
+    decode_spread: spread(rates),
+  });
+  await post({ bench: "stream", ...(await streamed(client)) });
+}
+
+/** Tokens a second as a page sees them: text events, drawn into the DOM as they come. */
+async function streamed(client) {
+  const target = document.body.appendChild(document.createElement("p"));
+  const start = performance.now();
+  let first = 0;
+  let last = 0;
+  let usage = {};
+  for await (const event of client.generate({ messages: QUESTION, maxTokens: TOKENS })) {
+    if (event.type === "text") {
+      last = performance.now();
+      first ||= last;
+      target.append(event.text);
+    } else if (event.type === "usage") usage = event;
+  }
+  target.remove();
+  const tokens = usage.deviceTokens ?? 0;
+  return { first_text_ms: first - start, stream_tokens: tokens, stream_tps: ((tokens - 1) * 1000) / (last - first) };
+}
+
+async function vision(client) {
+  const picture = Uint8Array.from({ length: 224 * 224 * 3 }, (_, i) => (i * 31) % 251);
+  const cold = await timed(() => client.inspect.vision(picture));
+  const warm = [];
+  for (let i = 0; i < 10 * REPS; i++) warm.push(await timed(() => client.inspect.vision(picture)));
+  const switched = [];
+  for (let i = 0; i < REPS; i++) {
+    await client.inspect.greedy([1, 2, 3, 4], 1);
+    switched.push(await timed(() => client.inspect.vision(picture)));
+  }
+  await post({
+    bench: "vision",
+    vision_first_ms: cold,
+    vision_ms: median(warm),
+    vision_spread: spread(warm),
+    switch_ms: Math.max(0, median(switched) - median(warm)),
+  });
+}
+
+async function main() {
+  const stages = new Stages();
+  const start = performance.now();
+  const client = await createClient({
+    adapter: query.get("adapter") ?? "auto",
+    model: query.get("model") ?? "smollm2-135m",
+    vision: query.get("vision") === "none" ? null : (query.get("vision") ?? "efficientnet-lite0"),
+    mode: "only_on_device",
+    poolMiB: number("pool", 900),
+    cloud: null,
+    onProgress: (progress) => stages.note(progress),
+  });
+  const ready = performance.now() - start;
+  const { adapter, software, tier } = client.status;
+  await post({ adapter, software, tier, browser: navigator.userAgent.match(/Chrom\w*\/[\d.]+/)?.[0] ?? "", reps: REPS });
+  await post({ bench: "load", ready_ms: ready, upload_GBps: stages.upload() });
+  for (const row of stages.rows()) await post({ bench: "stage", ...row });
+  const plan = await client.inspect.plan("language");
+  await post({
+    bench: "plan",
+    dispatches_per_token: plan.rows.reduce((sum, row) => sum + row.dispatches, 0),
+    dispatches_per_layer: plan.dispatchesPerLayer,
+    weight_bytes: client.status.pool.tenants.find(({ name }) => name === "language")?.bytes ?? 0,
+  });
+  await language(client);
+  if (query.get("vision") !== "none") await vision(client);
+  const memory = await client.inspect.memory();
+  await post({ bench: "memory", asked: memory.asked, peak: memory.peak, objects: JSON.stringify(memory.objects) });
+  await client.close();
+}
+
+try {
+  await main();
+} catch (error) {
+  await post({ error: String(error), code: error?.code ?? "", stack: String(error?.stack ?? "").slice(0, 500) });
+} finally {
+  await post({ done: 1 });
+}
