@@ -1,0 +1,29 @@
+"""The vision kernels in a real browser, through the same FFI path as the product, against NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.browser.pyodide_page import PyodidePage
+from tests.kernels.vision_cases import TOLERANCE, cases
+
+FILES = ["kernels/gpu_runner.py", "kernels/vision_cases.py", "kernels/vision_on_gpu.py"]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
+    page = await browser.new_page()
+    await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
+    yield await PyodidePage.start(page, site)
+    await page.close()
+
+
+async def test_vision_kernels_equal_numpy(python: PyodidePage) -> None:
+    found = await python.run("kernels.vision_on_gpu", "compare", FILES)
+    assert set(found["errors"]) == {case.name for case in cases()}
+    assert {name: error for name, error in found["errors"].items() if not error <= TOLERANCE} == {}
+    assert found["uncaught"] == []
+    assert found["pipelines"] > 50
