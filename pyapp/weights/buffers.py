@@ -68,7 +68,7 @@ class NumpyBuffers:
         return np.array(data, np.uint8)
 
     async def sha256(self, buffer: Bytes) -> str:
-        return hashlib.sha256(memoryview(np.ascontiguousarray(buffer))).hexdigest()
+        return hashlib.sha256(buffer.tobytes()).hexdigest()
 
 
 def to_numpy(buffers: Buffers, buffer: Buffer) -> Bytes:

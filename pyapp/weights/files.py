@@ -30,7 +30,8 @@ class StorageBusy(StorageError):
 class StoredFile(Protocol):
     """An open file."""
 
-    size: int
+    @property
+    def size(self) -> int: ...
 
     def read(self, offset: int, length: int) -> Buffer:
         """Raises StorageError where there are fewer bytes."""

@@ -28,6 +28,7 @@ class Response(Protocol):
     total: int | None
     """Bytes of the whole file, where the server says so and the body is not compressed."""
     etag: str
+    """Changes when the file does: the ETag, else the date of the last change, else empty."""
 
     async def piece(self, most: int) -> Buffer | None:
         """The next bytes, ``most`` at most; None at the end. Raises NetworkError."""

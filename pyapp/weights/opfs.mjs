@@ -151,7 +151,7 @@ class Download {
       const response = await fetch(url, { headers, cache, signal: this.#abort.signal });
       this.status = response.status;
       this.contentType = response.headers.get("content-type") ?? "";
-      this.etag = response.headers.get("etag") ?? "";
+      this.etag = response.headers.get("etag") ?? response.headers.get("last-modified") ?? "";
       const range = /^bytes (\d+)-\d+\/(\d+|\*)$/.exec(response.headers.get("content-range") ?? "");
       if (response.status === 206 && range) {
         this.start = Number(range[1]);

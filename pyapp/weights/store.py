@@ -26,6 +26,7 @@ from .buffers import Buffers
 from .chunks import Chunks
 from .download import ManifestOrigin, Origin, Tick, UrlOrigin
 from .files import Files, MemoryFiles, StorageError, delete_all, read_json, write_json
+from .gguf import read_gguf
 from .manifest import URL_CHUNK_BYTES, Manifest, join_url, name_of_url, parse_manifest, url_key
 from .network import Network, get_json
 from .packed import PackedBlob, Shelf
@@ -216,9 +217,20 @@ class Store:
         await self._keep_json(name, {"size": size, "etag": found["etag"]})
         for index, piece in enumerate(pieces):
             await chunks.put(index, piece, await self.buffers.sha256(piece))
+        if pieces:
+            await self._check_whole(ChunkSource(chunks, origin, self.buffers), chunks)
         await self._fill(chunks, origin, progress, signal)
         fields = {"name": name_of_url(url), "title": name_of_url(url), "kind": "language", "format": "gguf"}
         return StoredModel(self, {**fields, "bytes": size, "url": url}, url, chunks, origin)
+
+    async def _check_whole(self, source: ChunkSource, chunks: Chunks) -> None:
+        """Where no length was announced, only the file itself tells whether all of it came. Raises BadModel."""
+        try:
+            await read_gguf(source)
+        except BadModel:
+            await chunks.forget()
+            await delete_all(self.files, f"url-{chunks.key}")
+            raise
 
     async def _fill(self, chunks: Chunks, origin: Origin, progress: Progress, signal: AbortSignal | None) -> None:
         tick = _meter(chunks, progress, signal)
