@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from pyapp.compiler.graph import Graph
-from pyapp.gpu.limits import DeviceLimits
 from pyapp.compiler.lowering import lower
-from pyapp.gpu.plan import Binding
 from pyapp.engine.assets import shader_text
 from pyapp.gpu.device import Device
 from pyapp.gpu.ffi import heap_view
 from pyapp.gpu.kernels import Kernels
+from pyapp.gpu.limits import DeviceLimits
+from pyapp.gpu.plan import Binding
 from pyapp.gpu.pool import Pool, Region
 from pyapp.gpu.probe import probe
 from pyapp.gpu.replay import Replay
