@@ -44,7 +44,9 @@ _TYPES = {
     ".woff2": "font/woff2",
 }
 _TWINS = (("br", ".br"), ("gzip", ".gz"))
-_IMMUTABLE = re.compile(r"models/[^/]+/[0-9a-f]{64}\.bin|pyodide/.+")
+# Names that can never mean other bytes: hashes, and wheels with their version. Pyodide's other files have no version in
+# their names: kept for ever, they would be mixed with those of the next version.
+_IMMUTABLE = re.compile(r"models/[^/]+/[0-9a-f]{64}\.bin|pyodide/[^/]+\.whl")
 
 
 class StaticSite:

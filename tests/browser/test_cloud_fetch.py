@@ -34,7 +34,9 @@ class Gateway:
     left: asyncio.Event = field(default_factory=asyncio.Event)
 
     def app(self) -> Starlette:
-        return Starlette(routes=[Route("/case/{name}", self.case, methods=["POST"]), Mount("/", StaticSite(self.dist))])
+        case = Route("/case/{name}", self.case, methods=["POST"])
+        icon = Route("/favicon.ico", lambda request: Response(status_code=204))
+        return Starlette(routes=[case, icon, Mount("/", StaticSite(self.dist))])
 
     async def case(self, request: Request) -> Response:
         self.requests.append(await request.json())
@@ -87,7 +89,7 @@ async def python(page: Page, dist: Path) -> AsyncIterator[tuple[PyodidePage, Gat
         await page.goto("about:blank")
 
 
-async def test_answers_and_failures_through_fetch(page: Page, dist: Path, watch: Any) -> None:
+async def test_answers_and_failures_through_fetch(page: Page, dist: Path) -> None:
     async with python(page, dist) as (worker, gateway, url):
 
         async def answer(name: str, **seconds: float) -> Any:
@@ -102,14 +104,12 @@ async def test_answers_and_failures_through_fetch(page: Page, dist: Path, watch:
         busy = (await answer("busy"))["error"]
         assert busy["message"] == "Too many at once."
         assert busy["details"] == {"kind": "http", "status": 429, "retry_after": "9", "characters": 0}
-        watch.expect("429")
 
         cut = await answer("cut")
         assert (cut["text"], cut["error"]["details"]["kind"]) == ("abc", "cut")
 
         broken = await answer("broken")
         assert (broken["text"], broken["error"]["details"]["kind"]) == ("abc", "network")
-        watch.expect("ERR_INCOMPLETE_CHUNKED_ENCODING")
 
         silent = (await answer("silent", first_seconds=0.5))["error"]
         assert silent["details"] == {"kind": "timeout", "seconds": 0.5, "characters": 0}
@@ -118,7 +118,6 @@ async def test_answers_and_failures_through_fetch(page: Page, dist: Path, watch:
         nobody = await worker.run("browser.cloud_cases", "answer", [CASES], url="http://127.0.0.1:9/")
         assert nobody["error"]["details"] == {"kind": "network", "characters": 0}
         assert "cannot be reached" in nobody["error"]["message"]
-        watch.expect("127.0.0.1:9")
 
 
 async def test_aborts_reach_the_gateway_through_fetch(page: Page, dist: Path) -> None:

@@ -30,6 +30,7 @@ FILES = {
     CHUNK: bytes(range(256)) * 40,
     "model.gguf": b"GGUF" + bytes(1000),
     "pyodide/pyodide.asm.wasm": b"\0asm" * 1000,
+    "pyodide/numpy-2-wasm32.whl": b"PK",
     "pyscript/core.js": b"core",
     "wheels/tandem-1-py3-none-any.whl": b"PK",
     "sub/index.html": b"sub",
@@ -95,7 +96,9 @@ async def test_files_and_their_types(client: httpx.AsyncClient, address: str, me
     ("address", "immutable"),
     [
         (f"/{CHUNK}", True),
-        ("/pyodide/pyodide.asm.wasm", True),
+        ("/pyodide/numpy-2-wasm32.whl", True),
+        ("/pyodide/pyodide.asm.wasm", False),
+        ("/wheels/tandem-1-py3-none-any.whl", False),
         ("/", False),
         ("/worker.js", False),
         ("/models/tiny/manifest.json", False),
