@@ -32,7 +32,7 @@ def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
 
 
 def linear_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
-    """(lanes that share rows, rows a lane) of a matrix product. An emulated device pays for loads, not for idle lanes."""
+    """(lanes that share rows, rows a lane) of a product; an emulated device pays for loads, not for idle lanes."""
     if limits.software:
         return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
     return lanes_for(limits), 4
@@ -67,20 +67,32 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
     tile = TOKEN_TILE if tokens > 1 else 1
     lanes, rows = linear_shape(limits, tokens)
-    outputs = (
-        n_all // 2 if epilogue == "silu_mul" else op.attrs.get("q_rows", n_all) if epilogue == "rope_cache" else n_all
-    )
+    outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     out: list[Dispatch] = []
     for first, n in pieces_of(weight, limits):
         shader = Shader.of(
             "linear",
-            FMT=weight.fmt, SCALES=weight.fmt in SCALE_BYTES, K=k, N=n, STRIDE=outputs,
-            LANES=lanes, LOG_LANES=lanes.bit_length() - 1, ROWS=rows, WG=WORKGROUP, TOKENS=tile,
-            PROLOGUE=prologue, EPILOGUE=epilogue or "store", BIAS="bias" in op.inputs,
-            X_ROW="last" if last else "", EPS=float(op.attrs.get("eps", 0.0)),
-            D=op.attrs.get("head_dim", 0), Q_ROWS=op.attrs.get("q_rows", 0), KV_ROWS=op.attrs.get("kv_rows", 0),
-            SPLITS=op.attrs.get("splits", 0), MIN_SPLIT=MIN_SPLIT,
-        )  # fmt: skip
+            FMT=weight.fmt,
+            SCALES=weight.fmt in SCALE_BYTES,
+            K=k,
+            N=n,
+            STRIDE=outputs,
+            LANES=lanes,
+            LOG_LANES=lanes.bit_length() - 1,
+            ROWS=rows,
+            WG=WORKGROUP,
+            TOKENS=tile,
+            PROLOGUE=prologue,
+            EPILOGUE=epilogue or "store",
+            BIAS="bias" in op.inputs,
+            X_ROW="last" if last else "",
+            EPS=float(op.attrs.get("eps", 0.0)),
+            D=op.attrs.get("head_dim", 0),
+            Q_ROWS=op.attrs.get("q_rows", 0),
+            KV_ROWS=op.attrs.get("kv_rows", 0),
+            SPLITS=op.attrs.get("splits", 0),
+            MIN_SPLIT=MIN_SPLIT,
+        )
         bindings = [
             *_weight_bindings(weight, first, n),
             Binding(2, op.inputs["x"], "read_write"),
@@ -133,7 +145,7 @@ def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
                 bytes=weight_bytes(table, tokens) + tokens * k * 4,
                 flops=tokens * k,
                 per_tile=tokens > 1,
-            )  # fmt: skip
+            )
         )
     return out
 
@@ -144,9 +156,17 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     context = graph.tensors[op.inputs["kv"]].shape[0]
     lanes = lanes_for(limits, 32)
     shader = Shader.of(
-        "attention", HEADS=heads, KV_HEADS=kv_heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, SCALE=float(d**-0.5),
-        LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP,
-    )  # fmt: skip
+        "attention",
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        D=d,
+        SPLITS=splits,
+        MIN_SPLIT=MIN_SPLIT,
+        SCALE=float(d**-0.5),
+        LANES=lanes,
+        LOG_LANES=lanes.bit_length() - 1,
+        WG=WORKGROUP,
+    )
     bindings = (
         Binding(0, op.inputs["q"], "read_write"),
         Binding(1, op.inputs["kv"], "read_write"),
@@ -163,19 +183,22 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
             bytes=context * 2 * kv_heads * d * 4 + tokens * heads * d * 8,
             flops=4 * tokens * context * heads * d,
             per_tile=tokens > 1,
-        )  # fmt: skip
+        )
     ]
 
 
-def _elementwise(
-    op: Op, graph: Graph, shader: Shader, names: list[tuple[str, str]], width: int, tokens: int
-) -> Dispatch:
-    bindings = [Binding(slot, op.inputs.get(role, op.output), mode) for slot, (role, mode) in enumerate(names)]  # type: ignore[arg-type]
-    bindings.append(Binding(len(names), "state", "read"))
+def _elementwise(op: Op, shader: Shader, roles: tuple[str, ...], width: int, tokens: int) -> Dispatch:
+    bindings = [Binding(slot, op.inputs.get(role, op.output), "read_write") for slot, role in enumerate(roles)]
+    bindings.append(Binding(len(roles), "state", "read"))
     return Dispatch(
-        op.name, shader, tuple(bindings), (ceil(width / WORKGROUP), tokens, 1),
-        bytes=tokens * width * 12, flops=tokens * width, per_tile=tokens > 1,
-    )  # fmt: skip
+        op.name,
+        shader,
+        tuple(bindings),
+        (ceil(width / WORKGROUP), tokens, 1),
+        bytes=tokens * width * 12,
+        flops=tokens * width,
+        per_tile=tokens > 1,
+    )
 
 
 def lower_rms_norm(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
@@ -223,26 +246,26 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
             bytes=tokens * width * 8,
             flops=tokens * width * 3,
             per_tile=tokens > 1,
-        )  # fmt: skip
+        )
     ]
 
 
 def lower_attention_merge(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     heads, d, splits = op.attrs["heads"], op.attrs["head_dim"], op.attrs["splits"]
     shader = Shader.of("attention_merge", HEADS=heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, WG=WORKGROUP)
-    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], heads * d // 32, 1)]
+    return [_elementwise(op, shader, ("x", "y"), heads * d // 32, 1)]
 
 
 def lower_silu_mul(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     tokens, f = graph.tensors[op.output].shape
     shader = Shader.of("silu_mul", F=f, WG=WORKGROUP)
-    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], f, tokens)]
+    return [_elementwise(op, shader, ("x", "y"), f, tokens)]
 
 
 def lower_add(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     tokens, h = graph.tensors[op.output].shape
     shader = Shader.of("add", H=h, WG=WORKGROUP)
-    return [_elementwise(op, graph, shader, [("x", "read_write"), ("y", "read_write")], h, tokens)]
+    return [_elementwise(op, shader, ("x", "y"), h, tokens)]
 
 
 def lower_sample(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:

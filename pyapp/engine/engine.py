@@ -91,10 +91,12 @@ class Engine:
         await self.pool.add_slabs("workspace", sizing.workspace, need.activations)
         self._activations = self.pool.take("workspace", need.activations, "activations")
         assert self._activations is not None, "the pool was sized for it"
-        compiling = asyncio.ensure_future(self.kernels.prepare(
-            (dispatch for plan in self._plans() for dispatch in plan.dispatches),
-            lambda done, total: progress("shaders", done, total),
-        ))  # fmt: skip
+        compiling = asyncio.ensure_future(
+            self.kernels.prepare(
+                (dispatch for plan in self._plans() for dispatch in plan.dispatches),
+                lambda done, total: progress("shaders", done, total),
+            )
+        )
         try:
             if language and self.language:
                 self.language.bind_memory(self._activations, await language.rope_factors())

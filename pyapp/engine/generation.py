@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Any
 
@@ -47,7 +47,7 @@ class Generation:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def _run(self) -> AsyncIterator[int]:  # type: ignore[misc]
+    async def _run(self) -> AsyncGenerator[int, None]:
         runner = self._runner
         runner.check_room(len(self._ids))
         limit = min(self._params.max_tokens, runner.context - len(self._ids) + 1)

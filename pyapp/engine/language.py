@@ -143,8 +143,9 @@ class LanguageRunner:
         if not 0 < tokens <= self.context:
             raise ContextFull(
                 f"The prompt has {tokens} tokens and the context holds {self.context}; shorten the text.",
-                tokens=tokens, context=self.context,
-            )  # fmt: skip
+                tokens=tokens,
+                context=self.context,
+            )
 
     def _run_chunk(
         self, ids: list[int], start: int, spans: tuple[tuple[int, int], ...], words: np.ndarray, copy: bool

@@ -14,8 +14,10 @@ LEAST_CONTEXT = 256
 
 @dataclass(frozen=True)
 class Need:
-    """What the models ask for, in bytes. ``weights``: each model's packed size; ``largest_block``: of any of them;
-    ``activations``: the largest plan's peak; ``per_position``: KV cache and RoPE table of one position, over all layers;
+    """What the models ask for, in bytes.
+
+    ``weights``: each model's packed size; ``largest_block``: of any of them;
+    ``activations``: the largest plan's peak; ``per_position``: KV cache and RoPE table of one position, in all layers;
     ``position_in_layer``: the widest single cache of one position; ``layers``: how many caches there are.
     """
 
@@ -70,8 +72,9 @@ def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int) -> Siz
     raise OutOfMemory(
         f"The models need at least {least_bytes} bytes of GPU memory and the pool's budget is {budget}; "
         "give it more MiB or choose a smaller model.",
-        need=least_bytes, budget=budget,
-    )  # fmt: skip
+        need=least_bytes,
+        budget=budget,
+    )
 
 
 def _workspace(need: Need, context: int, max_buffer: int) -> int:

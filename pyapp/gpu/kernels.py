@@ -1,4 +1,4 @@
-"""Shader modules and pipelines, compiled asynchronously and all at once, each with the layout that its bindings ask for."""
+"""Pipelines, compiled asynchronously and all at once, each with the layout that its bindings ask for."""
 
 from __future__ import annotations
 

@@ -48,8 +48,10 @@ class Region:
         if offset < 0 or nbytes <= 0 or offset + nbytes > self.size:
             raise OutOfPool(
                 f"Bytes {offset} to {offset + nbytes} lie outside the {self.size} bytes of {self.tenant}/{self.label}.",
-                offset=offset, nbytes=nbytes, size=self.size,
-            )  # fmt: skip
+                offset=offset,
+                nbytes=nbytes,
+                size=self.size,
+            )
         return self.slab.buffer, self.offset + offset, nbytes
 
 
@@ -86,7 +88,7 @@ class Pool:
         self.objects[kind] -= 1
 
     async def add_slabs(self, role: Role, nbytes: int, piece: int) -> None:
-        """Takes ``nbytes`` for a role in as few slabs as the device allows, each holding whole ``piece`` bytes at least.
+        """Takes ``nbytes`` for a role in as few slabs as the device allows, each able to hold ``piece`` bytes.
 
         Raises ``OutOfMemory`` when the budget or the device has not that much; slabs made by the call are then
         given back.
@@ -95,13 +97,15 @@ class Pool:
         if self.slab_bytes + nbytes > self.budget:
             raise OutOfMemory(
                 f"{nbytes} bytes of {role} do not fit the pool: {self.slab_bytes} of {self.budget} bytes are taken.",
-                need=nbytes, budget=self.budget,
-            )  # fmt: skip
+                need=nbytes,
+                budget=self.budget,
+            )
         if piece > largest:
             raise OutOfMemory(
                 f"A piece of {piece} bytes is larger than the largest buffer of this GPU ({largest} bytes).",
-                need=piece, limit=largest,
-            )  # fmt: skip
+                need=piece,
+                limit=largest,
+            )
         made: list[Slab] = []
         left = aligned(nbytes)
         try:

@@ -129,8 +129,9 @@ class Residency:
                 raise OutOfMemory(
                     f"{weights.name} needs {weights.nbytes} bytes of weights; the pool's weights slabs hold "
                     f"{sum(s.size for s in self.pool.slabs if s.role == 'weights')}. Give the pool more MiB.",
-                    need=weights.nbytes, budget=self.pool.budget,
-                )  # fmt: skip
+                    need=weights.nbytes,
+                    budget=self.pool.budget,
+                )
             self.pool.give_back(victim.regions.pop(max(victim.regions)))
 
     async def _upload(self, weights: WeightSet, block: Block, region: Region) -> None:

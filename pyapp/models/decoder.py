@@ -58,7 +58,7 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
     arch = metadata.get("general.architecture")
     if arch not in ARCHITECTURES:
         raise BadModel(
-            f"This file's architecture is {arch!r}; Tandem runs {', '.join(ARCHITECTURES)}. Choose a model of one of these.",
+            f"This file's architecture is {arch!r}; Tandem runs {', '.join(ARCHITECTURES)}. Choose one of these.",
             architecture=str(arch),
             supported=list(ARCHITECTURES),
         )
@@ -120,7 +120,8 @@ def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, 
             raise BadModel(f"The model file lacks the tensor {name}; it is incomplete or of another kind.", tensor=name)
         if tuple(tensor.shape) != shape:
             raise BadModel(
-                f"The tensor {name} has the shape {list(tensor.shape)} where {list(shape)} is needed; the file is damaged.",
+                f"The tensor {name} has the shape {list(tensor.shape)} where {list(shape)} is needed; "
+                "the file is damaged.",
                 tensor=name,
             )
 
@@ -165,9 +166,10 @@ def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None
 
 
 def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int) -> Graph:
-    """The graph of one step: ``tokens`` new tokens (1: decoding; more: a chunk of the prompt), logits of the last
-    valid one, and the two ways to sample it. ``formats``: the kernel format of each packed matrix. ``context``: positions of the
-    cache. ``splits``: parts of attention (decoding only).
+    """The graph of one step: ``tokens`` new tokens, the logits of the last valid one, and the two ways to sample it.
+
+    ``tokens``: 1 to decode, more for a chunk of a prompt. ``formats``: the kernel format of each packed matrix.
+    ``context``: positions of the cache. ``splits``: parts of attention (decoding only).
     """
     g = GraphBuilder("decode" if tokens == 1 else "prefill")
     for name, shape in packed_shapes(c).items():
@@ -183,7 +185,7 @@ def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, co
         g.tensor(p + "kv", (context, 2 * c.kv_rows), "cache")
         y = g.op("rms_norm", p + "attn_in", (tokens, c.hidden), {"eps": c.eps}, x=x, gain=p + "attn_norm")
         bias = {"bias": p + "qkv_bias"} if c.qkv_bias else {}
-        qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), x=y, weight=p + "qkv", **bias)
+        qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), {}, x=y, weight=p + "qkv", **bias)
         gains = {"q_gain": p + "q_norm", "k_gain": p + "k_norm"} if c.head_norm else {}
         kind = "head_norm_rope_cache" if c.head_norm else "rope_cache"
         q = g.op(kind, p + "q", (tokens, c.q_rows), {**heads, "eps": c.eps}, qkv=qkv, kv=p + "kv", rope="rope", **gains)
