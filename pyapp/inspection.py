@@ -97,6 +97,13 @@ class Inspect:
         which = one_of("plan", which, ("language", "vision"))
         return dict((await self._engine()).plan(which))
 
+    async def profile(self, which: str) -> list[dict[str, Any]]:
+        """How long each kernel takes here: rows of ``{operation, kernel, count, us, bytes, GBps, GFLOPs}``."""
+        which = one_of("profile", which, ("language", "vision"))
+        engine = await self._engine()
+        async with self._writing, self._looking:
+            return list(await engine.profile(which))
+
     async def _engine(self) -> Any:
         self._check_open()
         try:

@@ -132,6 +132,8 @@ class Door:
                 return await client.inspect.greedy(args.get("ids"), args.get("n"))  # type: ignore[arg-type]
             case "memory":
                 return await client.inspect.memory()
+            case "profile":
+                return await client.inspect.profile(args.get("which"))  # type: ignore[arg-type]
             case "plan":
                 return await client.inspect.plan(args.get("which"))  # type: ignore[arg-type]
         raise BadArgument(f"There is no call named {method}.")

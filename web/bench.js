@@ -144,6 +144,9 @@ async function main() {
   });
   await language(client);
   if (query.get("vision") !== "none") await vision(client);
+  for (const which of query.has("profile") ? ["language", "vision"] : []) {
+    for (const row of await client.inspect.profile(which)) await post({ bench: "kernel", model: which, ...row });
+  }
   const memory = await client.inspect.memory();
   await post({ bench: "memory", asked: memory.asked, peak: memory.peak, objects: JSON.stringify(memory.objects) });
   await client.close();

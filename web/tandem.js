@@ -180,6 +180,7 @@ function inspect(call) {
     },
     memory: () => call("memory", {}),
     plan: (which) => call("plan", { which }),
+    profile: (which) => call("profile", { which }),
   });
 }
 

@@ -24,6 +24,7 @@ from . import vision as vision_module
 from .assets import Progress, shader_text
 from .generation import Generation
 from .language import LanguageModel, LanguageRunner, clear_ranges
+from .profile import profile
 from .sizing import Need, size_pool
 from .vision import VisionModel, VisionRunner
 
@@ -248,6 +249,21 @@ class Engine:
             "activations": {"peak": plan.memory.peak, "sum": plan.memory.sum},
             "dispatchesPerLayer": per_layer,
         }
+
+    async def profile(self, which: str) -> list[dict[str, Any]]:
+        """Microseconds of each distinct kernel of ``language`` (a decode step) or ``vision``: ``profile.profile``."""
+        self.check()
+        runner = self.vision if which == "vision" else self.language
+        if runner is None:
+            raise NoDevice(f"No {which} model runs on this device.")
+        async with self.leases.lease(which, holder="a profile"):
+            if isinstance(runner, VisionRunner):
+                return await profile(self.device, runner.replay, runner.plan)
+            try:
+                runner.hold_at(min(128, runner.context - 1))
+                return await profile(self.device, runner.decode, runner.decode_plan)
+            finally:
+                runner.clear_cache()
 
     async def close(self) -> None:
         """Gives every GPU byte back and closes the device."""

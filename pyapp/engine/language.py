@@ -229,6 +229,12 @@ class LanguageRunner:
                 self._write((self._state, 0, 0), words)
                 visit(begin + row, await self._read_logits(((head, plan.marks["sample_greedy"]),)))
 
+    def hold_at(self, position: int) -> None:
+        """Puts the state at a position of the cache as if that much had been written; a profile's starting point."""
+        words = state_words(SamplingParams(), position=position, count=1, limit=1 << 30, ends=())
+        self._write((self._state, 0, 0), words)
+        self.written = self.context
+
     def clear_cache(self) -> None:
         """Zeros over the positions that were written: the conversation has ended."""
         if self.written and not self.device.lost.is_set() and not self.device.closed:

@@ -61,10 +61,10 @@ class VisionRunner:
 
     def build(self, kernels: Kernels) -> None:
         """Binds the plan; weights must be resident."""
-        self._replay = Replay(self.device, kernels, self.plan, self._resolve)
+        self.replay = Replay(self.device, kernels, self.plan, self._resolve)
 
     def rebind(self, moved: set[str]) -> None:
-        self._replay.rebind(moved)
+        self.replay.rebind(moved)
 
     def _resolve(self, b: Binding) -> tuple[Any, int, int]:
         if b.section != "data":
@@ -79,7 +79,7 @@ class VisionRunner:
         self.device.check()
         self.device.queue.writeBuffer(buffer, offset, heap_view(data))
         buffer, offset, _ = self._resolve(Binding(0, "logits", "read_write"))
-        promise = self._replay.submit(
+        promise = self.replay.submit(
             ((0, len(self.plan.dispatches)),), copy=(buffer, offset, CLASSES * 4), staging=self._staging
         )
         try:
