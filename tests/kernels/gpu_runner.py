@@ -23,6 +23,8 @@ from pyapp.gpu.replay import Replay
 Array = NDArray[Any]
 SLAB = 16 << 20
 READBACK = 4 << 20
+TAIL = 256
+"""Bytes of NaN that are bound behind every tensor: a kernel that reads past its end takes one along."""
 
 
 class GpuRunner:
@@ -59,8 +61,9 @@ class GpuRunner:
                 regions[name] = self._place("weights" if weight else "workspace", name, value)
 
             def resolve(binding: Binding) -> tuple[Any, int, int]:
-                size = binding.nbytes or (graph.tensors[binding.tensor].nbytes + 3) // 4 * 4 - binding.offset
-                return regions[binding.tensor].slice(binding.offset, size)
+                region = regions[binding.tensor]
+                size = binding.nbytes or region.size - binding.offset
+                return region.slice(binding.offset, size)
 
             async with self.device.guarded(f"running {graph.name}"):
                 replay = Replay(self.device, self.kernels, plan, resolve)
@@ -73,9 +76,9 @@ class GpuRunner:
                 self.pool.give_back(region)
 
     def _place(self, role: Any, name: str, value: Array) -> Region:
-        region = self.pool.take(role, value.nbytes, "test", name)
+        padded = np.full((value.nbytes + 3) // 4 * 4 + TAIL, 0xFF, np.uint8)  # writeBuffer takes whole words
+        region = self.pool.take(role, padded.nbytes, "test", name)
         assert region is not None, f"{name} does not fit the test's slab"
-        padded = np.zeros((value.nbytes + 3) // 4 * 4, np.uint8)  # writeBuffer takes whole words
         padded[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         buffer, offset, _ = region.slice(0, padded.nbytes)
         self.device.queue.writeBuffer(buffer, offset, heap_view(padded))
