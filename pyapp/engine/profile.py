@@ -18,7 +18,8 @@ async def profile(
 ) -> list[dict[str, Any]]:
     """Rows of {operation, kernel, count, us, bytes, GBps, GFLOPs}, one for each distinct (shader, workgroups).
 
-    A row has the name of its first operation; ``count`` is how often a run of the plan has it, ``us`` the best of ``rounds``.
+    A row has the name of its first operation; ``count`` is how often a run of the plan has it, ``us`` the best of
+    ``rounds``.
 
     Kernels run on whatever the workspace holds, which changes no time here; each repetition waits for the last, as in
     the plan, so ``us`` includes the cost of a dispatch. Callers hold the lease and clear what they must.
