@@ -8,7 +8,7 @@ length of the example. So the example is picked by tone and cut to the length as
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ..errors import BadArgument
@@ -58,7 +58,7 @@ _SECOND_LABEL: Final = 0.6
 
 def build_messages(
     prompt: str | None = None,
-    messages: list[Mapping[str, Any]] | None = None,
+    messages: Sequence[Mapping[str, Any]] | None = None,
     facts: Mapping[str, Any] | None = None,
     brief: Mapping[str, Any] | None = None,
 ) -> list[Message]:
