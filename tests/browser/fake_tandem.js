@@ -36,8 +36,8 @@ export async function createClient({ onProgress, ...options }) {
   return {
     get status() {
       const tenants = [
-        { name: "smollm2-135m", bytes: 90 * MIB, resident: 90 * MIB },
-        { name: "efficientnet-lite0", bytes: 18 * MIB, resident: held },
+        { name: "language", bytes: 90 * MIB, resident: 90 * MIB },
+        { name: "vision", bytes: 18 * MIB, resident: held },
       ];
       const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
       const reason = device ? "The model runs on this device's GPU (Fake)." : "The device is not used.";

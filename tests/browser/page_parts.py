@@ -25,7 +25,7 @@ async def calls(page: Page, name: str) -> list[list[object]]:
     return [call for call in await page.evaluate("window.calls") if call[0] == name]
 
 
-async def written(page: Page) -> None:
+async def written(page: Page, timeout: float = 60_000) -> None:
     """Waits until the page is not writing any more."""
-    await part(page, "stop").and_(page.locator(":disabled")).wait_for(timeout=120_000)
+    await part(page, "stop").and_(page.locator(":disabled")).wait_for(timeout=timeout)
     await part(page, "write").and_(page.locator(":enabled")).wait_for()

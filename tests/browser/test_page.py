@@ -163,7 +163,8 @@ async def test_pool_bar(open_page: Open) -> None:
     await expect(pool).to_contain_text("90 MiB of 200 MiB held")
     await describe(page)
     await expect(pool).to_contain_text("108 MiB of 200 MiB held")
-    await expect(pool.locator("[data-tenant=efficientnet-lite0]")).to_contain_text("18 MiB")
+    await expect(pool.locator("[data-tenant=vision]")).to_contain_text("EfficientNet-Lite0")
+    await expect(pool.locator("[data-tenant=vision]")).to_contain_text("18 MiB")
     segments = [await each.bounding_box() for each in await pool.locator(".segment").all()]
     bar = await pool.locator(".pool-bar").bounding_box()
     assert bar

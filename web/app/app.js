@@ -2,7 +2,7 @@
 
 import { Badge } from "./badge.js";
 import { Brief } from "./brief.js";
-import { languageModel, loadCatalogue, pendingDownloads } from "./catalogue.js";
+import { languageModel, loadCatalogue, pendingDownloads, visionModel } from "./catalogue.js";
 import { DownloadNotice, savesData } from "./consent.js";
 import { Copy } from "./copy.js";
 import { h, icon } from "./dom.js";
@@ -26,7 +26,7 @@ export class App {
   constructor(options, hooks = {}) {
     this.options = options;
     this.hooks = hooks;
-    this.models = [];
+    this.titles = {};
     this.facts = null;
     this.blob = null;
     this.describing = Promise.resolve(false);
@@ -34,8 +34,9 @@ export class App {
     this.abort = null;
     this.state = "idle";
     this.catalogue = loadCatalogue().then((models) => {
-      this.models = models;
-      this.brief.offer(languageModel(models, options));
+      const language = languageModel(models, options);
+      this.titles = { language: language?.title, vision: visionModel(models, options)?.title };
+      this.brief.offer(language);
       return models;
     });
     this.session = new Session(options, () => this.#gate(), {
@@ -108,7 +109,7 @@ export class App {
   #drawStatus() {
     const { status } = this.session;
     this.badge.show(status, this.state);
-    this.pool.show(status?.pool ?? null, this.models);
+    this.pool.show(status?.pool ?? null, this.titles);
   }
 
   #fail(error, retry) {

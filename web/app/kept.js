@@ -1,6 +1,6 @@
 // What the store (pyapp/weights) has kept of a model in this browser, read from its folder without touching it.
 
-const FOLDER = "tandem";
+const FOLDER = "tandem-v1"; // as in pyapp/weights/browser.py
 
 async function sha256(text) {
   const digest = await crypto.subtle.digest("SHA-256", new TextEncoder().encode(text));

@@ -2,7 +2,7 @@
 
 import { h } from "./dom.js";
 import { mebibytes } from "./format.js";
-import { onLanguage, say, t } from "./i18n.js";
+import { has, onLanguage, say, t } from "./i18n.js";
 
 const HUES = 5;
 
@@ -11,7 +11,7 @@ export class PoolBar {
   #legend = h("ul.legend");
   #total = h("p.hint");
   #pool = null;
-  #models = [];
+  #titles = {};
 
   constructor() {
     const title = say(h("h2", { id: "pool-title" }), "pool.title");
@@ -26,11 +26,11 @@ export class PoolBar {
     this.#draw();
   }
 
-  /** `pool` as in client.status; `models` from the catalogue give the tenants their titles. */
-  show(pool, models = this.#models) {
-    if (JSON.stringify([pool, models]) === JSON.stringify([this.#pool, this.#models])) return;
+  /** `pool` as in client.status; `titles` are the models' own names: { language, vision }. */
+  show(pool, titles = this.#titles) {
+    if (JSON.stringify([pool, titles]) === JSON.stringify([this.#pool, this.#titles])) return;
     this.#pool = pool;
-    this.#models = models;
+    this.#titles = titles;
     this.#draw();
   }
 
@@ -64,6 +64,7 @@ export class PoolBar {
   }
 
   #title(name) {
-    return this.#models.find((model) => model.name === name)?.title ?? name;
+    const key = `tenant.${name}`;
+    return this.#titles[name] ?? (has(key) ? t(key) : name);
   }
 }
