@@ -64,11 +64,16 @@ class LeaseCoordinator:
             yield lease
         finally:
             lease.active = False
-            try:
-                await asyncio.shield(self._leave(model))
-            finally:
-                self.current, self._holder_task = None, None
-                self._pass_on()
+            self._holder_task = None
+            # A task of its own, which ends the lease itself: whoever is cancelled here stops waiting for it, and the
+            # next lease still starts after it.
+            leaving = asyncio.ensure_future(self._leave(model))
+            leaving.add_done_callback(self._left)
+            await asyncio.shield(leaving)
+
+    def _left(self, _: asyncio.Future[None]) -> None:
+        self.current = None
+        self._pass_on()
 
     async def _acquire(self, model: str, timeout: float | None) -> None:
         if self._holder_task is not None and self._holder_task is asyncio.current_task():
