@@ -99,8 +99,8 @@ class Device:
                     self._give_up(error)
                 except Exception as error:
                     log.exception("opening the device failed in a way nobody foresaw")
-                    said = f"{type(error).__name__}: {error}"
-                    self._give_up(DeviceLost(f"The device failed while it was made ready ({said}).", cause=said))
+                    cause = f"{type(error).__name__}: {error}"
+                    self._give_up(DeviceLost(f"The device failed while it was made ready ({error}).", cause=cause))
         if self.absent is not None:
             raise self.absent
         return self._engine
@@ -123,7 +123,7 @@ class Device:
                 raise
             except Exception as error:
                 log.exception("the vision model failed on the device; the CPU takes over")
-                lost = DeviceLost(f"The device failed at work ({type(error).__name__}: {error}).")
+                lost = DeviceLost(f"The device failed at work ({error}).", cause=f"{type(error).__name__}: {error}")
                 self.fail(error if isinstance(error, TandemError) else lost)
         stored = await self._vision_model()
         if self._cpu is None:
@@ -187,18 +187,31 @@ class Device:
             except TandemError as error:
                 log.warning("no vision model for now: %s", error.message)  # describe tries again, and says it
         if language is not None or vision is not None:
-            self._engine = await self.services.create_engine(
-                adapter=self._probe,
-                budget=self.options.pool_mib * MIB,
-                language=language,
-                vision=vision,
-                progress=self._progress,
-            )
+            try:
+                self._engine = await self._create(language, vision)
+            except (BadModel, BadWeights) as error:
+                if language is None or vision is None or self.options.mode == "only_on_device":
+                    raise
+                # A file that is none was found out before the GPU was asked for anything, so it is still to be had.
+                trouble = error
+                try:
+                    self._engine = await self._create(None, vision)
+                except TandemError:
+                    raise error from None
             self._has_vision = vision is not None
             self._watcher = asyncio.ensure_future(self._watch(self._engine))
         if trouble is not None:
             self.absent = trouble
         self.on_change()
+
+    async def _create(self, language: Any, vision: Any) -> Any:
+        return await self.services.create_engine(
+            adapter=self._probe,
+            budget=self.options.pool_mib * MIB,
+            language=language,
+            vision=vision,
+            progress=self._progress,
+        )
 
     async def _vision_model(self) -> Any:
         if self._vision is None:

@@ -31,7 +31,7 @@ class DeviceSide:
             raise ContextFull(
                 f"The prompt is {len(ids)} tokens long, and the context holds {context} with the answer; shorten the "
                 "text, or start a new conversation.",
-                promptTokens=len(ids),
+                tokens=len(ids),
                 context=context,
             )
         yield Begin(prompt_tokens)

@@ -51,6 +51,8 @@ async function json(path) {
 }
 
 async function boot() {
+  // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
+  new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
   const index = await json("wheels/index.json");
   const pyodide = await counting(index.runtimeBytes ?? null, async () => {
     const [{ loadPyodide }, replay, opfs] = await Promise.all([
@@ -80,4 +82,4 @@ async function boot() {
   for (const [line, attachment] of waiting.splice(0)) deliver(line, attachment ?? undefined);
 }
 
-boot().catch((error) => send({ dead: `${error.name}: ${error.message}`.split("\n")[0] }));
+boot().catch((error) => send({ dead: String(error?.message ?? error).split("\n")[0].replace(/\.$/, "") }));

@@ -164,11 +164,11 @@ class Router:
         """The failure as one of ours; an error nobody foresaw counts as the side's own failure."""
         if not isinstance(error, TandemError):
             log.exception("the %s side failed in a way nobody foresaw", source, exc_info=error)
-            said = f"{type(error).__name__}: {error}"
+            cause = f"{type(error).__name__}: {error}"
             if source == "device":
-                error = DeviceLost(f"The device failed at work ({said}).", cause=said)
+                error = DeviceLost(f"The device failed at work ({error}).", cause=cause)
             else:
-                error = CloudUnavailable(f"The cloud failed ({said}).", cause=said)
+                error = CloudUnavailable(f"The cloud failed ({error}).", cause=cause)
         if source == "device":
             self.on_device_error(error)
         return error

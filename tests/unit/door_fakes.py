@@ -159,6 +159,7 @@ class World:
     tier: str = "high"
     model_errors: dict[str, Exception] = field(default_factory=dict)
     engine_error: Exception | None = None
+    language_error: Exception | None = None
     asked: list[str] = field(default_factory=list)
     picture: Callable[[Any], Any] = lambda image: (np.zeros((30, 20, 3), np.uint8), 20, 30)
 
@@ -188,6 +189,8 @@ class World:
             self.asked.append(f"engine {wishes['budget']}")
             if self.engine_error is not None:
                 raise self.engine_error
+            if self.language_error is not None and wishes["language"] is not None:
+                raise self.language_error
             return self.engine
 
         async def decode_image(image: Any) -> Any:

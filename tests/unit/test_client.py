@@ -183,8 +183,16 @@ async def test_only_on_device_rejects_with_the_reason_and_others_open(world: Wor
     assert text_of(await collect(client)) == "Hello"
 
 
-async def test_model_that_cannot_run_leaves_the_gpu_to_the_photos() -> None:
-    client = await opened(World(model_errors={"smollm2-135m": BadModel("truncated")}))
+@pytest.mark.parametrize(
+    "world",
+    [
+        World(model_errors={"smollm2-135m": BadModel("truncated")}),
+        World(language_error=BadModel("truncated")),
+    ],
+    ids=["seen by the store", "seen by the engine"],
+)
+async def test_model_that_cannot_run_leaves_the_gpu_to_the_photos(world: World) -> None:
+    client = await opened(world)
     assert (await client.describe(b"x"))["source"] == "device"
     assert client.status["reason"] == "truncated"
 
@@ -356,7 +364,7 @@ async def test_prompt_longer_than_the_context_is_told_with_figures_and_stays_hom
     with pytest.raises(ContextFull, match="holds 30") as caught:
         await collect(client, prompt="x" * 100)
     assert caught.value.details["context"] == 30
-    assert caught.value.details["promptTokens"] > 100
+    assert caught.value.details["tokens"] > 100
     assert world.cloud.requests == []
     assert client.status["source"] == "device"
 

@@ -116,7 +116,7 @@ async def test_unforeseen_error_is_named_and_heard_of() -> None:
     heard: list[TandemError] = []
     made = router("only_on_device", Script(ValueError("odd")), None)
     made.on_device_error = heard.append
-    with pytest.raises(DeviceLost, match="ValueError: odd"):
+    with pytest.raises(DeviceLost, match=r"failed at work \(odd\)"):
         await run(made)
     assert [error.details["cause"] for error in heard] == ["ValueError: odd"]
 

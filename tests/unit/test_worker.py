@@ -81,10 +81,11 @@ async def test_generate_streams_and_ends() -> None:
 async def test_generate_refuses_in_the_names_of_javascript() -> None:
     page = Page(World())
     await page.open()
-    for request, says in [
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"maxTokens": "NaN"}, "maxTokens is 'NaN'"),
         ({"max_tokens": 5}, "does not know max_tokens"),
-    ]:
+    ]
+    for request, says in refused:
         answer = await page.answer(page.send("generate", request={"prompt": "Hi", **request}))
         assert answer["error"]["code"] == "bad_argument"
         assert says in answer["error"]["message"]
