@@ -20,7 +20,8 @@ def run_node(script: str, value: Any) -> Any:
         'const input = JSON.parse(readFileSync(0, "utf8"));\n'
         f"const web = {json.dumps(WEB.as_uri() + '/')};\n"
         f"const run = async () => {{ {script} }};\n"
-        "console.log(JSON.stringify(await run()));\n"
+        # Timers that the script leaves behind would keep Node waiting.
+        "process.stdout.write(JSON.stringify((await run()) ?? null), () => process.exit(0));\n"
     )
     command = [str(node), "--no-warnings", "--input-type=module", "--eval", body]
     done = subprocess.run(command, input=json.dumps(value), capture_output=True, text=True, timeout=60, check=False)

@@ -1,0 +1,296 @@
+"""``web/tandem.js`` with a stand-in for the worker: what no real browser does on demand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.node_runner import run_node
+
+SETUP = """
+  globalThis.location = { href: "http://shop.example/page/" };
+  let worker = null;
+  const posted = [];
+  globalThis.Worker = class {
+    constructor(url) { worker = this; this.url = String(url); this.ended = false; }
+    postMessage([line, attachment]) {
+      const message = JSON.parse(line);
+      posted.push(message);
+      queueMicrotask(() => this.answer?.(message, attachment));
+    }
+    terminate() { this.ended = true; }
+    say(message, attachment = null) { this.onmessage({ data: [JSON.stringify(message), attachment] }); }
+  };
+  const timers = [];
+  const later = globalThis.setTimeout;
+  globalThis.setTimeout = (work, ms, ...rest) => { timers.push({ work, ms }); return later(work, ms, ...rest); };
+  let asked = null;
+  const cloud = (...events) => {
+    globalThis.fetch = async (url, options) => {
+      asked = { url, ...JSON.parse(options.body) };
+      const lines = [...events.map((event) => JSON.stringify(event)), "[DONE]"].map((data) => `data: ${data}\\n\\n`);
+      return new Response(lines.join(""), { headers: { "content-type": "text/event-stream" } });
+    };
+  };
+  const { createClient, TandemError } = await import(web + "tandem.js");
+  const { EventStream } = await import(web + "event-stream.js");
+  const status = { tier: "high", adapter: "gpu", software: false, source: "device", reason: "", pool: null };
+  const opening = (options) => {
+    const client = createClient(options);
+    worker.answer = ({ op, id }) => { if (op === "open") worker.say({ re: id, value: status }); };
+    return client;
+  };
+  const failure = async (work) => {
+    try { return { value: await work() }; }
+    catch (error) { return { ours: error instanceof TandemError, code: error.code, message: error.message }; }
+  };
+  const collect = async (iterator) => {
+    const all = [];
+    for await (const event of iterator) all.push(event);
+    return all;
+  };
+  const turn = () => new Promise((resolve) => later(resolve, 5));
+"""
+
+
+def js(body: str) -> Any:
+    return run_node(SETUP + body + "\n", None)
+
+
+def test_addresses_are_made_absolute_and_names_are_not() -> None:
+    result = js(
+        """
+        await opening({ model: "files/a.gguf", cloud: "stream", poolMiB: NaN, onProgress() {} });
+        const first = posted[0];
+        await opening({ model: "smollm2-135m", cloud: null });
+        return [first, posted[1], worker.url.endsWith("/worker.js")];
+        """
+    )
+    wanted = {"model": "http://shop.example/page/files/a.gguf", "cloud": "http://shop.example/page/stream"}
+    assert result[0]["options"] == {**wanted, "poolMiB": "NaN"}
+    assert result[0]["base"].endswith("/web/")
+    assert result[1]["options"] == {"model": "smollm2-135m", "cloud": None}
+    assert result[2] is True
+
+
+def test_worker_that_dies_at_work_hands_over_to_the_small_reader() -> None:
+    result = js(
+        """
+        cloud({ text: "lo" }, { usage: { prompt_tokens: 9, completion_tokens: 1, finish_reason: "stop" } });
+        const client = await opening({});
+        worker.answer = ({ op, id }) => {
+          if (op !== "generate") return;
+          for (const text of ["He", "l"]) worker.say({ re: id, event: { type: "text", text, source: "device" } });
+          worker.onerror({ message: "out of memory", preventDefault() {} });
+        };
+        const events = await collect(client.generate({ prompt: "Hi", maxTokens: 8 }));
+        const look = await failure(() => client.describe(new Blob(["x"])));
+        return { events, asked, look, status: client.status, ended: worker.ended };
+        """
+    )
+    assert "".join(event.get("text", "") for event in result["events"]) == "Hello"
+    kinds = [event["type"] for event in result["events"]]
+    assert kinds == ["text", "text", "status", "text", "usage", "done"]
+    usage = result["events"][-2]
+    assert (usage["deviceTokens"], usage["cloudTokens"], usage["completionTokens"]) == (2, 1, 3)
+    assert result["asked"]["messages"][-1] == {"role": "assistant", "content": "Hel"}
+    assert result["asked"]["max_tokens"] == 6
+    assert result["asked"]["url"] == "http://shop.example/api/ai/cloud-stream"
+    assert result["look"]["code"] == "no_device"
+    assert result["status"]["source"] == "cloud"
+    assert "out of memory" in result["status"]["reason"]
+    assert result["ended"]
+
+
+@pytest.mark.parametrize("options", ['{ mode: "only_on_device" }', "{ cloud: null }"])
+def test_worker_that_dies_at_work_sends_nothing_out_where_it_may_not(options: str) -> None:
+    result = js(
+        f"""
+        cloud({{ text: "never" }});
+        const client = await opening({options});
+        worker.answer = () => worker.onerror({{ message: "gone", preventDefault() {{}} }});
+        return [await failure(() => collect(client.generate({{ prompt: "Hi" }}))), asked];
+        """
+    )
+    assert result[0]["code"] == "no_device"
+    assert result[0]["ours"]
+    assert result[1] is None
+
+
+def test_start_without_a_sign_of_life_ends_at_the_deadline() -> None:
+    result = js(
+        """
+        cloud({ text: "a" });
+        const client = createClient({});
+        worker.say({ progress: { stage: "runtime", loaded: 1, total: null } });
+        const { work, ms } = timers.at(-1);
+        work();
+        const opened = await client;
+        return { ms, status: opened.status, last: (await collect(opened.generate({ prompt: "Hi" }))).at(-1) };
+        """
+    )
+    assert result["ms"] == 60_000
+    assert "60 seconds" in result["status"]["reason"]
+    assert result["last"] == {"type": "done", "reason": "stop", "source": "cloud"}
+
+
+def test_once_python_runs_there_is_no_deadline() -> None:
+    result = js(
+        """
+        createClient({});
+        worker.say({ booted: true });
+        const before = timers.length;
+        worker.say({ progress: { stage: "weights", loaded: 1, total: 2 } });
+        return timers.length - before;
+        """
+    )
+    assert result == 0
+
+
+def test_mode_that_is_none_is_refused_without_python_too() -> None:
+    result = js(
+        """
+        const wrong = createClient({ mode: "fast" });
+        worker.say({ dead: "blocked" });
+        const only = failure(() => wrong);
+        const device = createClient({ mode: "only_on_device" });
+        worker.say({ dead: "blocked" });
+        return [await only, await failure(() => device)];
+        """
+    )
+    assert [entry["code"] for entry in result] == ["bad_argument", "no_device"]
+
+
+def test_refused_open_ends_the_worker() -> None:
+    result = js(
+        """
+        const client = failure(() => createClient({ poolMiB: 0 }));
+        const error = { code: "bad_argument", message: "No.", details: {} };
+        worker.answer = ({ id }) => worker.say({ re: id, error });
+        return [await client, worker.ended];
+        """
+    )
+    assert result == [{"ours": True, "code": "bad_argument", "message": "No."}, True]
+
+
+def test_close_ends_calls_at_once_and_waits_only_a_moment_for_the_worker() -> None:
+    result = js(
+        """
+        const client = await opening({});
+        const writing = failure(() => collect(client.generate({ prompt: "a" })));
+        const calls = [writing, failure(() => client.inspect.memory())];
+        await turn();
+        const closing = client.close();
+        const ends = await Promise.all(calls);
+        const limit = timers.at(-1);
+        limit.work();
+        await closing;
+        return { ends, ms: limit.ms, ended: worker.ended, again: client.close() === closing };
+        """
+    )
+    assert [entry["code"] for entry in result["ends"]] == ["closed", "closed"]
+    assert result["ms"] <= 5000
+    assert result["ended"]
+    assert result["again"]
+
+
+def test_signal_and_leaving_reach_python_once() -> None:
+    result = js(
+        """
+        const client = await opening({});
+        worker.answer = ({ op, id }) => {
+          if (op === "generate") worker.say({ re: id, event: { type: "text", text: "a", source: "device" } });
+          if (op === "cancel") {
+            worker.say({ re: id, event: { type: "done", reason: "abort", source: "device" } });
+            worker.say({ re: id, end: true });
+          }
+        };
+        const controller = new AbortController();
+        const events = [];
+        for await (const event of client.generate({ prompt: "x", signal: controller.signal })) {
+          events.push(event);
+          controller.abort();
+        }
+        for await (const event of client.generate({ prompt: "y" })) if (event) break;
+        await turn();
+        controller.abort();
+        await turn();
+        return { events, ops: posted.map(({ op }) => op) };
+        """
+    )
+    assert [event["type"] for event in result["events"]] == ["text", "done"]
+    assert result["ops"] == ["open", "generate", "cancel", "generate", "cancel"]
+
+
+def test_iterator_that_is_never_read_asks_for_nothing() -> None:
+    result = js(
+        """
+        const client = await opening({});
+        const idle = client.generate({ prompt: "x" });
+        const left = client.generate({ prompt: "y" });
+        const end = await left.return("early");
+        await turn();
+        const same = idle[Symbol.asyncIterator]() === idle;
+        return { end, next: await left.next(), ops: posted.map(({ op }) => op), same };
+        """
+    )
+    assert result["end"] == {"value": "early", "done": True}
+    assert result["next"]["done"] is True
+    assert result["ops"] == ["open"]
+    assert result["same"]
+
+
+def test_arrays_come_as_they_were_sent_and_typed_ids_are_taken() -> None:
+    result = js(
+        """
+        const client = await opening({});
+        worker.answer = ({ id }) => worker.say({ re: id, value: null }, new Float32Array([1.5]));
+        const logits = await client.inspect.logits(new Int32Array([1, 2]));
+        return [logits.constructor.name, logits[0], posted.at(-1).args.ids];
+        """
+    )
+    assert result == ["Float32Array", 1.5, [1, 2]]
+
+
+def test_status_is_a_snapshot() -> None:
+    result = js(
+        """
+        const client = await opening({});
+        const before = client.status;
+        before.tier = "mine";
+        worker.say({ status: { ...status, source: "cloud" } });
+        return [client.status, before.source];
+        """
+    )
+    assert result[0]["tier"] == "high"
+    assert result[0]["source"] == "cloud"
+    assert result[1] == "device"
+
+
+def test_stream_serves_readers_in_order_and_ends_those_that_wait() -> None:
+    result = js(
+        """
+        let finish;
+        const stream = new EventStream(() => new Promise((resolve) => { finish = resolve; }));
+        const reads = [stream.next(), stream.next(), stream.next()];
+        await turn();
+        stream.push(1);
+        stream.push(2);
+        finish();
+        const first = await Promise.all(reads);
+        const broken = new EventStream(async (self) => { self.push(1); throw new TandemError("busy", "No."); });
+        const got = [await broken.next(), await failure(() => broken.next()), await broken.next()];
+        const waiting = new EventStream(() => new Promise(() => {}));
+        const pending = waiting.next();
+        await waiting.return();
+        return { first, got, pending: await pending, aborted: waiting.signal.aborted };
+        """
+    )
+    assert [read["done"] for read in result["first"]] == [False, False, True]
+    assert [read.get("value") for read in result["first"]] == [1, 2, None]
+    assert result["got"][0] == {"value": 1, "done": False}
+    assert result["got"][1]["code"] == "busy"
+    assert result["got"][2]["done"] is True
+    assert result["pending"]["done"] is True
+    assert result["aborted"]
