@@ -42,6 +42,9 @@ def browser_services() -> Services:
     from pyapp.vision.decode import decode_image
     from pyapp.weights.store import ensure_model
 
+    async def decode(image: Any) -> tuple[Any, int, int]:
+        return await decode_image(_as_blob(image))
+
     async def create_engine(**wishes: Any) -> Engine:
         return await Engine.create(**wishes)
 
@@ -50,10 +53,20 @@ def browser_services() -> Services:
         ensure_model=ensure_model,
         create_engine=create_engine,
         cloud_side=lambda url: CloudSide(CloudStream(url, FetchTransport())),
-        decode_image=decode_image,
+        decode_image=decode,
         cpu_vision=CpuVision.create,
         fetch_json=fetch_json,
     )
+
+
+def _as_blob(image: Any) -> Any:
+    """A JavaScript Blob of a file's bytes; anything else as it is."""
+    if not isinstance(image, bytes | bytearray | memoryview):
+        return image
+    import js
+    from pyodide.ffi import to_js
+
+    return js.Blob.new(to_js([to_js(memoryview(image))]))
 
 
 async def fetch_json(url: str) -> Any:
