@@ -31,11 +31,19 @@ def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
     return max(1, min(wanted, limits.subgroup))
 
 
-def linear_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
-    """(lanes that share rows, rows a lane) of a product; an emulated device pays for loads, not for idle lanes."""
+def linear_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int, int]:
+    """(lanes that share rows, rows a lane, workgroup) for a product of ``rows`` rows.
+
+    Measured on an H200 (``docs/performance.md``): few rows want many lanes each, the vocabulary's many rows want their
+    inputs read less often. An emulated device pays for loads, not for idle lanes.
+    """
     if limits.software:
-        return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
-    return lanes_for(limits), 4
+        return (1, 4, WORKGROUP) if tokens > 1 else (lanes_for(limits, 4), 8, WORKGROUP)
+    if tokens > 1:
+        return lanes_for(limits), 4, WORKGROUP
+    if rows >= 16384:
+        return lanes_for(limits, 32), 8, 128
+    return lanes_for(limits), 2 if rows >= 2048 else 4, 128
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
@@ -66,7 +74,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
     tile = TOKEN_TILE if tokens > 1 else 1
-    lanes, rows = linear_shape(limits, tokens)
+    lanes, rows, workgroup = linear_shape(limits, tokens, n_all)
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     out: list[Dispatch] = []
     for first, n in pieces_of(weight, limits):
@@ -80,7 +88,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
             LANES=lanes,
             LOG_LANES=lanes.bit_length() - 1,
             ROWS=rows,
-            WG=WORKGROUP,
+            WG=workgroup,
             TOKENS=tile,
             PROLOGUE=prologue,
             EPILOGUE=epilogue or "store",
@@ -106,7 +114,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
         if epilogue == "rope_cache":
             bindings.append(Binding(7, op.inputs["kv"], "read_write"))
             bindings.append(Binding(8, op.inputs["rope"], "read_write"))
-        per_group = WORKGROUP // lanes * rows
+        per_group = workgroup // lanes * rows
         out.append(
             Dispatch(
                 op.name,
@@ -154,7 +162,8 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
     tokens = graph.tensors[op.inputs["q"]].shape[0]
     context = graph.tensors[op.inputs["kv"]].shape[0]
-    lanes = lanes_for(limits, 32)
+    # Eight lanes a head: more of them spend their time putting the sums together (4 us against 17 on an H200).
+    lanes = lanes_for(limits, 8)
     shader = Shader.of(
         "attention",
         HEADS=heads,
