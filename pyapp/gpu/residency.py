@@ -50,6 +50,10 @@ class Reader(Protocol):
 
     async def read_js(self, offset: int, length: int) -> Any: ...
 
+    async def close(self) -> None:
+        """Lets go of what it reads from."""
+        ...
+
 
 @dataclass
 class WeightSet:
@@ -60,6 +64,8 @@ class WeightSet:
     reader: Reader
     regions: dict[int, Region] = field(default_factory=dict)
     home: dict[str, int] = field(default_factory=dict)
+    moved: set[str] = field(default_factory=set)
+    """Tensors that lie somewhere else than those who bound them last were told."""
 
     @property
     def nbytes(self) -> int:
@@ -77,8 +83,6 @@ class Residency:
         self.device = device
         self.pool = pool
         self.sets: dict[str, WeightSet] = {}
-        self.bytes_moved = 0
-        """Bytes uploaded since the start."""
 
     def register(self, name: str, blocks: Sequence[Block], reader: Reader) -> WeightSet:
         """Adds a model; nothing moves until ``ensure``."""
@@ -87,19 +91,14 @@ class Residency:
         self.sets[name] = weights
         return weights
 
-    def forget(self, name: str) -> None:
-        """Drops a model and frees its blocks."""
-        weights = self.sets.pop(name)
-        for region in weights.regions.values():
-            self.pool.give_back(region)
-
     async def ensure(self, name: str, progress: Progress | None = None) -> set[str]:
         """Makes every block of a model resident; returns the tensors whose place changed.
+
+        After a call that fails or is cancelled, the next one returns those that had moved by then as well.
 
         Raises ``OutOfMemory`` when the model does not fit even alone.
         """
         weights = self.sets[name]
-        moved: set[str] = set()
         done = weights.resident_bytes
         for index, block in enumerate(weights.blocks):
             if index in weights.regions:
@@ -112,10 +111,11 @@ class Residency:
                 self.pool.give_back(region)
                 raise
             weights.regions[index] = region
-            moved |= set(block.entries)
+            weights.moved |= set(block.entries)
             done += block.nbytes
             if progress:
                 progress(done, weights.nbytes)
+        moved, weights.moved = weights.moved, set()
         return moved
 
     def _room_for(self, weights: WeightSet, index: int) -> Region:
@@ -137,11 +137,11 @@ class Residency:
     async def _upload(self, weights: WeightSet, block: Block, region: Region) -> None:
         for start in range(0, block.nbytes, UPLOAD_BYTES):
             length = min(UPLOAD_BYTES, block.nbytes - start)
+            self.device.check()  # once it is closed the reader is too, which is not what went wrong
             data = await weights.reader.read_js(block.offset + start, length)
             self.device.check()
             buffer, offset, _ = region.slice(start, length)
             self.device.queue.writeBuffer(buffer, offset, data)
-            self.bytes_moved += length
 
     def locate(self, name: str, tensor: str, section: str, offset: int, nbytes: int | None) -> tuple[Any, int, int]:
         """(buffer, offset, bytes) of a section of a resident tensor, for a bind group."""
@@ -156,6 +156,11 @@ class Residency:
         within = begin - weights.blocks[index].offset + offset
         # Bindings are whole words; sections are padded to 256 bytes, so rounding up stays inside.
         return weights.regions[index].slice(within, (((nbytes or size - offset) + 3) // 4) * 4)
+
+    async def close(self) -> None:
+        """Closes the readers; nothing can be made resident afterwards."""
+        for weights in self.sets.values():
+            await weights.reader.close()
 
     def tenants(self) -> list[dict[str, Any]]:
         """For ``status.pool``: each model's bytes and how many of them are resident."""
