@@ -23,13 +23,20 @@ def shader_text(name: str) -> str:
 
 
 async def packed_blob(key: str, layout: PackLayout, fill: Callable[[Any], Awaitable[None]], progress: Progress) -> Any:
-    """The blob of ``layout``: the one kept from an earlier visit, else made now by ``fill(sink)`` and kept."""
+    """The blob of ``layout``: the one kept from an earlier visit, else made now by ``fill(sink)`` and kept.
+
+    One that is not finished is deleted: left open, it would keep the next attempt out of the storage.
+    """
     from ..weights.store import create_packed, open_packed
 
     blob = await open_packed(key, layout)
     if blob is None:
         blob = await create_packed(key, layout)
-        await fill(blob)
-        await blob.commit()
+        try:
+            await fill(blob)
+            await blob.commit()
+        except BaseException:
+            await blob.discard()
+            raise
     progress("prepare", layout.total, layout.total)
     return blob

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import Closed, NoDevice
+from ..errors import NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
@@ -160,9 +160,9 @@ class Engine:
             clear_ranges(self.device, [self._activations.slice(0, self._activations.size)])
 
     def check(self) -> None:
-        """Raises ``Closed`` or ``DeviceLost`` when nothing can run any more."""
-        if self._closed:
-            raise Closed("The engine was closed; create a new client.")
+        """Raises ``DeviceLost`` when nothing can run any more: also after ``close``, which only the client asks for,
+        and which for whoever still waits for a turn is a device that went away.
+        """
         self.device.check()
 
     def _language(self) -> LanguageRunner:
@@ -266,8 +266,9 @@ class Engine:
                 runner.clear_cache()
 
     async def close(self) -> None:
-        """Gives every GPU byte back and closes the device."""
+        """Gives every GPU byte back, closes the device and lets go of the stored weights."""
         if not self._closed:
             self._closed = True
             self.pool.close()
             self.device.close()
+            await self.residency.close()

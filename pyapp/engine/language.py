@@ -11,12 +11,12 @@ from ..compiler.lowering import lower
 from ..compiler.passes import fuse
 from ..errors import ContextFull
 from ..gpu.device import Device
-from ..gpu.ffi import heap_view, translated
+from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
-from ..gpu.replay import Replay
+from ..gpu.replay import Replay, arrived
 from ..gpu.residency import Residency
 from ..models.decoder import DecoderConfig, build_graph, config_from_gguf, rope_table
 from ..models.decoder_weights import matrix_formats, recipes_by_block
@@ -192,12 +192,8 @@ class LanguageRunner:
 
     async def state(self, promise: Any) -> StepState:
         """Waits for a submit. Raises ``DeviceLost``."""
-        try:
-            data = await promise
-        except Exception as error:
-            self.device.check()
-            raise translated(error, "running the language model") from None
-        return StepState(np.frombuffer(data.to_bytes(), np.uint32))
+        data = await arrived(self.device, promise, "running the language model")
+        return StepState(np.frombuffer(data, np.uint32))
 
     # -- looking inside -----------------------------------------------------------------------------------------
 
@@ -206,12 +202,7 @@ class LanguageRunner:
         size = self.config.vocab * 4
         place = self._resolve(plan, Binding(0, "logits", "read_write"))
         promise = self.prefill.submit(spans, copy=(place[0], place[1], size), staging=self._logits_staging)
-        try:
-            data = await promise
-        except Exception as error:
-            self.device.check()
-            raise translated(error, "reading logits") from None
-        return np.frombuffer(data.to_bytes(), np.float32)
+        return np.frombuffer(await arrived(self.device, promise, "reading logits"), np.float32)
 
     async def all_logits(self, ids: list[int], visit: Callable[[int, np.ndarray], None], *, last_only: bool) -> None:
         """Runs ``ids`` from an empty cache and calls ``visit(position, logits [vocab])`` for each (or the last)."""

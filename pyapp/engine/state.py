@@ -14,7 +14,6 @@ RING = 32
 MAX_ENDS = 12
 HEAD_WORDS = 24
 _IDS = 24
-WORDS = 64
 
 
 def state_words(

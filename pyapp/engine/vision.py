@@ -10,11 +10,11 @@ from ..compiler.lowering import lower
 from ..compiler.passes import fuse
 from ..compiler.passes_vision import VISION_PASSES
 from ..gpu.device import Device
-from ..gpu.ffi import heap_view, translated
+from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import Pool, Region
-from ..gpu.replay import Replay
+from ..gpu.replay import Replay, arrived
 from ..gpu.residency import Residency
 from ..models.efficientnet import CLASSES, SIDE, build_graph, pack_layout, pack_vision
 from ..weights.safetensors import SafetensorsFile, read_safetensors
@@ -82,9 +82,4 @@ class VisionRunner:
         promise = self.replay.submit(
             ((0, len(self.plan.dispatches)),), copy=(buffer, offset, CLASSES * 4), staging=self._staging
         )
-        try:
-            logits = await promise
-        except Exception as error:
-            self.device.check()
-            raise translated(error, "running the vision model") from None
-        return np.frombuffer(logits.to_bytes(), np.float32)
+        return np.frombuffer(await arrived(self.device, promise, "running the vision model"), np.float32)

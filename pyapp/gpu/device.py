@@ -7,12 +7,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..errors import DeviceLost, NoDevice, OutOfMemory, TandemError
+from ..errors import DeviceLost, NoDevice, OutOfMemory
 from .ffi import js_object
 from .limits import DeviceLimits
 from .probe import Probe
 
 WANTED_FEATURES = ("subgroups", "timestamp-query")
+MOST_ERRORS = 20
 WANTED_LIMITS = ("maxBufferSize", "maxStorageBufferBindingSize")
 
 
@@ -31,11 +32,11 @@ class Device:
         self.lost_reason = ""
         self.closed = False
         self.errors: list[str] = []
-        """Messages of errors that no scope caught: empty in a sound run, and the tests say so."""
+        """Messages of errors that no scope caught (the first few): empty in a sound run, and the tests say so."""
         self._watch = asyncio.ensure_future(self._watch_loss())
         from pyodide.ffi import create_proxy
 
-        self._on_error = create_proxy(lambda event: self.errors.append(str(event.error.message)))
+        self._on_error = create_proxy(self._note_error)
         handle.addEventListener("uncapturederror", self._on_error)
 
     @classmethod
@@ -61,12 +62,20 @@ class Device:
             self.lost_reason = f"{info.reason}: {info.message}"
             self.lost.set()
 
+    def _note_error(self, event: Any) -> None:
+        if len(self.errors) < MOST_ERRORS:
+            self.errors.append(str(event.error.message))
+
     def check(self) -> None:
-        """Raises ``DeviceLost`` once the device is gone: calls on a lost device fail silently otherwise."""
+        """Raises ``DeviceLost`` once the device is gone, or has left out a call that it took for wrong: both are silent
+        otherwise, and what is computed afterwards is rubbish.
+        """
         if self.lost.is_set():
             raise DeviceLost(f"The GPU device was lost ({self.lost_reason}).", reason=self.lost_reason)
         if self.closed:
             raise DeviceLost("The GPU device was closed.", reason="closed")
+        if self.errors:
+            raise DeviceLost(f"The GPU refused a call ({self.errors[0]}).", reason="error")
 
     @asynccontextmanager
     async def guarded(self, doing: str) -> AsyncIterator[None]:
@@ -80,13 +89,14 @@ class Device:
         try:
             yield
         finally:
-            invalid = await self.handle.popErrorScope()
-            exhausted = await self.handle.popErrorScope()
+            # Both are popped before either is waited for: another task's scopes must not come in between.
+            popped = self.handle.popErrorScope(), self.handle.popErrorScope()
+            invalid, exhausted = [await promise for promise in popped]
         if exhausted:
             raise OutOfMemory(f"The GPU ran out of memory while {doing} ({exhausted.message}).", doing=doing)
         if invalid:
             self.check()
-            raise TandemError(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
+            raise NoDevice(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
 
     async def idle(self) -> None:
         """Returns when the GPU has done all that was submitted."""

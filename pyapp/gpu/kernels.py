@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ..errors import TandemError
+from ..errors import NoDevice
 from .device import Device
 from .ffi import js_object
 from .plan import Dispatch, Shader
@@ -44,7 +44,10 @@ class Kernels:
         return len(self._pipelines)
 
     async def prepare(self, dispatches: Iterable[Dispatch], progress: Callable[[int, int], None] | None = None) -> None:
-        """Compiles what is missing, in parallel. ``progress(done, total)`` counts pipelines."""
+        """Compiles what is missing, in parallel. ``progress(done, total)`` counts pipelines.
+
+        Raises ``NoDevice`` with the driver's words when it refuses a kernel.
+        """
         missing = {d.shader: d for d in dispatches if d.shader not in self._pipelines}
         done = 0
 
@@ -76,7 +79,7 @@ class Kernels:
             self.device.check()
             info = await module.getCompilationInfo()
             lines = [f"line {m.lineNum}: {m.message}" for m in info.messages if str(m.type) == "error"]
-            raise TandemError(
+            raise NoDevice(
                 f"The GPU's driver refused the kernel {shader.label} ({'; '.join(lines) or error}).",
                 kernel=shader.label,
             ) from None

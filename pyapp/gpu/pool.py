@@ -7,11 +7,10 @@ the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ..errors import OutOfMemory, OutOfPool, TandemError
+from ..errors import OutOfMemory, OutOfPool
 from .allocator import FreeList, aligned
 from .device import Device
 
@@ -115,7 +114,7 @@ class Pool:
                     buffer = self._create("slab", size, STORAGE | COPY_SRC | COPY_DST)
                     made.append(Slab(role, size, buffer, FreeList(size)))
                 left -= size
-        except TandemError:
+        except BaseException:
             for slab in made:
                 self._forget("slab", slab.buffer, slab.size)
             raise
@@ -154,12 +153,6 @@ class Pool:
         """Frees a region. KeyError for one that is not held."""
         del self._regions[id(region)]
         region.slab.free.give_back(region.offset)
-
-    def regions(self) -> Iterator[Region]:
-        return iter(self._regions.values())
-
-    def free_bytes(self, role: Role) -> int:
-        return sum(slab.size - slab.free.used for slab in self.slabs if slab.role == role)
 
     # -- figures ------------------------------------------------------------------------------------------------
 

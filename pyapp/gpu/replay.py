@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
 from .device import Device
-from .ffi import js_list, js_object
+from .ffi import js_list, js_object, translated
 from .kernels import Kernels
 from .plan import Binding, Plan
 
@@ -76,3 +78,21 @@ class Replay:
             self._spans[spans] = to_js([edge for span in spans for edge in span])
         buffer, offset, size = copy or (None, 0, 0)
         return self._js.submit(self._recorded, self._spans[spans], tiles, repeat, buffer, offset, size, staging)
+
+
+async def arrived(device: Device, promise: Any, doing: str) -> bytes:
+    """The bytes that a submit copied out; ``promise`` is what it returned. Raises ``DeviceLost``, ``OutOfMemory``.
+
+    A task that is cancelled still waits for them: until then the staging buffer cannot be used again.
+    """
+    try:
+        data = await promise
+    except asyncio.CancelledError:
+        with suppress(Exception):
+            await promise
+        raise
+    except Exception as error:
+        device.check()
+        raise translated(error, doing) from None
+    device.check()
+    return bytes(data.to_bytes())
