@@ -121,6 +121,9 @@ class Client:
             self._open()
             try:
                 return await describe_photo(self._device, image)
+            except Exception:
+                self._open()  # a call that was under way when the client was closed ends with that
+                raise
             finally:
                 self.on_status(self.status)
 

@@ -38,6 +38,7 @@ class Device:
         self._classes: list[str] | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
         self.on_change: Callable[[], None] = lambda: None
         """Hears of a device that comes or goes."""
         if options.mode == "only_in_cloud":
@@ -122,6 +123,8 @@ class Device:
             except BadArgument:
                 raise
             except Exception as error:
+                if self._closed:
+                    raise
                 log.exception("the vision model failed on the device; the CPU takes over")
                 lost = DeviceLost(f"The device failed at work ({error}).", cause=f"{type(error).__name__}: {error}")
                 self.fail(error if isinstance(error, TandemError) else lost)
@@ -154,7 +157,8 @@ class Device:
         }
 
     async def close(self) -> None:
-        """Gives the GPU back."""
+        """Gives the GPU back; also the one that an opening still under way is about to get."""
+        self._closed = True
         self._give_up(NoDevice("The client is closed."))
         if self._closing:
             await asyncio.wait(self._closing)
@@ -205,13 +209,17 @@ class Device:
         self.on_change()
 
     async def _create(self, language: Any, vision: Any) -> Any:
-        return await self.services.create_engine(
+        engine = await self.services.create_engine(
             adapter=self._probe,
             budget=self.options.pool_mib * MIB,
             language=language,
             vision=vision,
             progress=self._progress,
         )
+        if self._closed:
+            await _close(engine)
+            raise NoDevice("The client is closed.")
+        return engine
 
     async def _vision_model(self) -> Any:
         if self._vision is None:

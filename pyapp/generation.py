@@ -97,7 +97,7 @@ async def _work(stream: AsyncGenerator[Event], tally: Tally, signal: Signal | No
     watching = asyncio.ensure_future(signal.wait()) if signal is not None else None
     try:
         await asyncio.wait({pumping, watching} if watching else {pumping}, return_when=asyncio.FIRST_COMPLETED)
-        if pumping.done():
+        if pumping.done() and not pumping.cancelled():
             queue.put_nowait(pumping.exception())
             return
         pumping.cancel()
