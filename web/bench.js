@@ -8,6 +8,9 @@ const number = (name, fallback) => Number(query.get(name) ?? fallback);
 const REPS = number("reps", 3);
 const TOKENS = number("tokens", 128);
 const PROMPT = number("prompt", 256);
+/** Benches to run: language, vision, profile; all but the profile where none are named. */
+const WHICH = query.get("which")?.split(",") ?? ["language", "vision", ...(query.has("profile") ? ["profile"] : [])];
+const VISION = query.get("vision") ?? "efficientnet-lite0";
 const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
 
 async function post(row) {
@@ -124,7 +127,7 @@ async function main() {
   const client = await createClient({
     adapter: query.get("adapter") ?? "auto",
     model: query.get("model") ?? "smollm2-135m",
-    vision: query.get("vision") === "none" ? null : (query.get("vision") ?? "efficientnet-lite0"),
+    vision: VISION === "none" ? null : VISION,
     mode: "only_on_device",
     poolMiB: number("pool", 900),
     cloud: null,
@@ -142,10 +145,11 @@ async function main() {
     dispatches_per_layer: plan.dispatchesPerLayer,
     weight_bytes: client.status.pool.tenants.find(({ name }) => name === "language")?.bytes ?? 0,
   });
-  await language(client);
-  if (query.get("vision") !== "none") await vision(client);
-  for (const which of query.has("profile") ? ["language", "vision"] : []) {
-    for (const row of await client.inspect.profile(which)) await post({ bench: "kernel", model: which, ...row });
+  const models = VISION === "none" ? ["language"] : ["language", "vision"];
+  if (WHICH.includes("language")) await language(client);
+  if (WHICH.includes("vision") && models.includes("vision")) await vision(client);
+  for (const model of WHICH.includes("profile") ? models : []) {
+    for (const row of await client.inspect.profile(model)) await post({ bench: "kernel", model, ...row });
   }
   const memory = await client.inspect.memory();
   await post({ bench: "memory", asked: memory.asked, peak: memory.peak, objects: JSON.stringify(memory.objects) });

@@ -45,7 +45,7 @@ def make_parser() -> argparse.ArgumentParser:
     test.epilog = "Any other argument goes to pytest: build.py test -k tokenizer -x"
 
     bench = made["bench"]
-    bench.add_argument("which", nargs="*", help="benches to run, as the page names them (default: all)")
+    bench.add_argument("which", nargs="*", help="language, vision, profile (default: the first two)")
     bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
     bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")
     bench.add_argument("--timeout", type=float, default=900.0, help="seconds until it gives up (default %(default)s)")

@@ -23,6 +23,7 @@ from .progress import in_words
 
 STAMPS = ".build.json"
 HERE = Path(__file__).parent
+FETCHED = (".wasm", ".zip", ".json", ".whl")
 
 
 def code_key(*modules: str) -> str:
@@ -79,6 +80,11 @@ class Site:
         whole = {p: s for p, s in files.items() if p.startswith(prefix) and not p.endswith(".gz")}
         return sum(files.get(f"{path}.gz", size) for path, size in whole.items())
 
+    def fetched_at_start(self) -> int:
+        """Bytes, as the worker counts them, of what it fetches to start Pyodide; modules, which it imports, not."""
+        files = self._stamps.get("runtime", {}).get("files", {})
+        return sum(size for path, size in files.items() if path.startswith("pyodide/") and path.endswith(FETCHED))
+
     def _is_fresh(self, name: str, key: str) -> bool:
         stamp = self._stamps.get(name)
         if not stamp or stamp["key"] != key:
@@ -126,15 +132,18 @@ def build_site(root: Path, dist: Path | None = None) -> Site:
             site.part(f"model {model.name}", model_key, partial(models.place, model, dist))
         listing = json.dumps(models.index(dist), indent=1).encode()
         site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
-        site.part("wheel", wheel.inputs_key(root) + common, lambda: site.write(_wheel_files(root)))
+        runtime_bytes = site.fetched_at_start()
+        wheel_key = f"{wheel.inputs_key(root)}{common}{runtime_bytes}"
+        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, runtime_bytes)))
         web = web_files(root)
         site.part("web", _content_key(web) + common, lambda: site.write(web))
     return site
 
 
-def _wheel_files(root: Path) -> dict[str, bytes]:
+def _wheel_files(root: Path, runtime_bytes: int) -> dict[str, bytes]:
     name, data = wheel.build_wheel(root)
-    return {f"wheels/{name}": data, "wheels/index.json": json.dumps({"tandem": name}).encode()}
+    index = {"tandem": name, "runtimeBytes": runtime_bytes + len(data)}
+    return {f"wheels/{name}": data, "wheels/index.json": json.dumps(index).encode()}
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
