@@ -94,11 +94,3 @@ class StaleLease(Closed):
 
 class BadArgument(TandemError):
     code = "bad_argument"
-
-
-def error_from_dict(value: dict[str, Any]) -> TandemError:
-    """The inverse of ``as_dict``: the class that owns the code, or plain ``TandemError`` for an unknown one."""
-    for cls in TandemError.__subclasses__():
-        if cls.code == value.get("code"):
-            return cls(str(value.get("message", "")), **dict(value.get("details") or {}))
-    return TandemError(str(value.get("message", "")), **dict(value.get("details") or {}))

@@ -84,7 +84,7 @@ def _stem(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
     shader = Shader.of(
         "conv_stem", CIN=cin, COUT=cout, GROUPS=groups, MEAN=float(mean), SCALE=float(scale),
         ACTIVATION=op.attrs.get("activation", ""), WG=WORKGROUP, **window,
-    )
+    )  # fmt: skip
     pixels = window["HO"] * window["WO"]
     flops = 2 * pixels * cout * cin * window["KERNEL"] ** 2
     return _dispatch(op, graph, limits, shader, _conv_bindings(op), pixels * (cout // 4 // groups), flops)
@@ -117,7 +117,7 @@ def _pointwise(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
     shader = Shader.of(
         "pointwise", P=pixels, K=k, N=n, PIXELS=tile_pixels, OUTS=tile_outs, SPLITS=splits, WG=WORKGROUP,
         ACTIVATION=op.attrs.get("activation", ""), RESIDUAL="residual" in op.inputs,
-    )
+    )  # fmt: skip
     return _dispatch(op, graph, limits, shader, bindings, tiles * splits, 2 * pixels * k * n)
 
 
