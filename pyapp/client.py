@@ -11,16 +11,25 @@ from contextlib import aclosing
 from typing import Any
 from weakref import WeakSet
 
-from pyapp import events
-from pyapp.device import Device
+from pyapp.door import events
+from pyapp.door.device import Device
+from pyapp.door.events import Event
+from pyapp.door.generation import Generation, Signal
+from pyapp.door.inspection import Inspect
+from pyapp.door.options import (
+    PROMPT_NAMES,
+    SAMPLING_NAMES,
+    ClientOptions,
+    Spell,
+    known,
+    sampling_params,
+    snake,
+    well_formed,
+)
+from pyapp.door.photo import describe_photo
+from pyapp.door.services import Progress, Services, browser_services
 from pyapp.errors import Closed
-from pyapp.events import Event
-from pyapp.generation import Generation, Signal
-from pyapp.inspection import Inspect
-from pyapp.options import PROMPT_NAMES, SAMPLING_NAMES, ClientOptions, Spell, known, sampling_params, snake, well_formed
-from pyapp.photo import describe_photo
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
-from pyapp.services import Progress, Services, browser_services
 from pyapp.text.prompts import build_messages
 
 
@@ -37,7 +46,7 @@ class Client:
         self._running: WeakSet[Generation] = WeakSet()
         self._closed = False
         self.inspect = Inspect(self._device, self._writing, self._looking, self._open, spell)
-        """The parts of the machine, for tests and the curious; see ``pyapp.inspection``."""
+        """The parts of the machine, for tests and the curious; see ``pyapp.door.inspection``."""
         self.on_status: Callable[[dict[str, Any]], None] = lambda status: None
         """Hears of every new ``status``."""
         self._device.on_change = lambda: self.on_status(self.status)
@@ -82,7 +91,7 @@ class Client:
         return {**self._device.status(), "source": source}
 
     def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
-        """Writes: an async iterator of events (``pyapp.events``). Begins at the first ``anext``.
+        """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
 
         ``request``: ``prompt`` or ``messages``, ``facts``, ``brief``, ``max_tokens`` (256), ``temperature`` (0),
         ``top_k`` (0), ``top_p`` (1), ``seed`` (0). Setting ``signal`` ends the stream with reason "abort".

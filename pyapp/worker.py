@@ -25,9 +25,9 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pyapp.client import Client
+from pyapp.door.options import OPTION_NAMES, PROMPT_NAMES, SAMPLING_NAMES, camel, known, snake
+from pyapp.door.services import Services
 from pyapp.errors import BadArgument, Closed, TandemError
-from pyapp.options import OPTION_NAMES, PROMPT_NAMES, SAMPLING_NAMES, camel, known, snake
-from pyapp.services import Services
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from pyapp.door.services import Progress, Services
 from pyapp.errors import TandemError
 from pyapp.routing.router import End, Part, Piece, Turn
-from pyapp.services import Progress, Services
 
 
 class FakeTokenizer:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import product
 from typing import Any
 
+from pyapp.door.options import sampling_params
 from pyapp.errors import BadArgument
-from pyapp.options import sampling_params
 from pyapp.text.brief import LANGUAGES, LENGTHS, TONES
 from pyapp.text.prompts import build_messages
 from tests.unit.node_runner import run_node

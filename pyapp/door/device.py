@@ -7,10 +7,10 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pyapp.device_side import DeviceSide
+from pyapp.door.device_side import DeviceSide
+from pyapp.door.options import ClientOptions, Spell, is_url
+from pyapp.door.services import Progress, Services, SiteError
 from pyapp.errors import BadArgument, BadModel, BadWeights, DeviceLost, NoDevice, TandemError
-from pyapp.options import ClientOptions, Spell, is_url
-from pyapp.services import Progress, Services, SiteError
 
 log = logging.getLogger(__name__)
 

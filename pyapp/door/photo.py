@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pyapp.device import Device
+from pyapp.door.device import Device
 from pyapp.errors import BadArgument
 from pyapp.vision.facts import labels
 from pyapp.vision.pixels import to_model_input

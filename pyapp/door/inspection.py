@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pyapp.device import Device
+from pyapp.door.device import Device
+from pyapp.door.options import Spell, flag, one_of, refuse, string, token_ids, whole
 from pyapp.errors import BadArgument, NoDevice, TandemError
-from pyapp.options import Spell, flag, one_of, refuse, string, token_ids, whole
 from pyapp.text.prompts import build_messages
 
 PICTURE = 224 * 224 * 3

@@ -7,9 +7,9 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Protocol
 
-from pyapp import events
+from pyapp.door import events
+from pyapp.door.events import Event
 from pyapp.errors import TandemError
-from pyapp.events import Event
 from pyapp.routing.router import Tally
 
 Queue = asyncio.Queue[Event | BaseException | None]
