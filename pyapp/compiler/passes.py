@@ -18,51 +18,42 @@ def _only_reader(graph: Graph, tensor: str) -> Op | None:
     return readers[0] if len(readers) == 1 else None
 
 
-def fuse_silu_mul(graph: Graph) -> Graph:
-    """linear(gate|up) → silu_mul becomes one linear that writes silu(gate) · up."""
+def _into_epilogue(
+    graph: Graph, kind: str, epilogue: str, takes: tuple[str, ...] = (), reads_as: str | None = None
+) -> Graph:
+    """linear → an operation of ``kind`` that alone reads it becomes a linear with that ``epilogue``.
+
+    ``takes``: inputs that the linear takes over; ``reads_as``: the role in which the product must be read, if any will
+    not do.
+    """
     ops: list[Op] = []
     dropped: set[str] = set()
     for op in graph.ops:
         reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
-        if reader and reader.kind == "silu_mul":
-            op = op.with_(output=reader.output, attrs={**op.attrs, "epilogue": "silu_mul"})
+        if reader and reader.kind == kind and (reads_as is None or reader.inputs[reads_as] == op.output):
+            op = op.with_(
+                output=reader.output,
+                inputs={**op.inputs, **{role: reader.inputs[role] for role in takes}},
+                attrs={**reader.attrs, **op.attrs, "epilogue": epilogue},
+            )
             dropped.add(reader.name)
         ops.append(op)
     return graph.with_ops(op for op in ops if op.name not in dropped)
+
+
+def fuse_silu_mul(graph: Graph) -> Graph:
+    """linear(gate|up) → silu_mul becomes one linear that writes silu(gate) · up."""
+    return _into_epilogue(graph, "silu_mul", "silu_mul")
 
 
 def fuse_residual(graph: Graph) -> Graph:
     """linear → add becomes a linear that adds onto the residual stream where it lies."""
-    ops: list[Op] = []
-    dropped: set[str] = set()
-    for op in graph.ops:
-        reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
-        if reader and reader.kind == "add" and reader.inputs["x"] == op.output:
-            op = op.with_(
-                output=reader.output,
-                inputs={**op.inputs, "residual": reader.inputs["residual"]},
-                attrs={**op.attrs, "epilogue": "residual"},
-            )
-            dropped.add(reader.name)
-        ops.append(op)
-    return graph.with_ops(op for op in ops if op.name not in dropped)
+    return _into_epilogue(graph, "add", "residual", takes=("residual",), reads_as="x")
 
 
 def fuse_rope_cache(graph: Graph) -> Graph:
     """linear(q|k|v) → rope_cache: the rows turn in pairs as they are written, k and v go straight to the cache."""
-    ops: list[Op] = []
-    dropped: set[str] = set()
-    for op in graph.ops:
-        reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
-        if reader and reader.kind == "rope_cache":
-            op = op.with_(
-                output=reader.output,
-                inputs={**op.inputs, "kv": reader.inputs["kv"], "rope": reader.inputs["rope"]},
-                attrs={**reader.attrs, **op.attrs, "epilogue": "rope_cache"},
-            )
-            dropped.add(reader.name)
-        ops.append(op)
-    return graph.with_ops(op for op in ops if op.name not in dropped)
+    return _into_epilogue(graph, "rope_cache", "rope_cache", takes=("kv", "rope"))
 
 
 def fuse_rms_norm(graph: Graph) -> Graph:

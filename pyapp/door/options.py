@@ -13,6 +13,7 @@ from typing import Any, Literal, get_args
 
 from pyapp.errors import BadArgument
 from pyapp.routing.router import Mode
+from pyapp.routing.wire import clean_text
 from pyapp.text.sampling import SamplingParams
 
 Spell = Callable[[str], str]
@@ -39,7 +40,7 @@ def camel(name: str) -> str:
 def well_formed(value: Any) -> Any:
     """The same value with lone surrogates (half a character, possible in JavaScript) made U+FFFD, as UTF-8 needs it."""
     if isinstance(value, str):
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return clean_text(value)
     if isinstance(value, Mapping):
         return {key: well_formed(item) for key, item in value.items()}
     return [well_formed(item) for item in value] if isinstance(value, list | tuple) else value

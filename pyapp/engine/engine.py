@@ -15,6 +15,7 @@ from ..gpu.lease import LeaseCoordinator
 from ..gpu.plan import Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
+from ..gpu.replay import clear
 from ..gpu.residency import Residency
 from ..text.chat import ChatTemplate
 from ..text.sampling import SamplingParams
@@ -23,7 +24,7 @@ from . import language as language_module
 from . import vision as vision_module
 from .assets import Progress, shader_text
 from .generation import Generation
-from .language import LanguageModel, LanguageRunner, clear_ranges
+from .language import LanguageModel, LanguageRunner
 from .profile import profile
 from .sizing import Need, size_pool
 from .vision import VisionModel, VisionRunner
@@ -157,7 +158,7 @@ class Engine:
 
     async def _leave(self, name: str) -> None:
         if self._activations is not None and not self._closed and not self.lost.is_set():
-            clear_ranges(self.device, [self._activations.slice(0, self._activations.size)])
+            clear(self.device, [self._activations.slice(0, self._activations.size)])
 
     def check(self) -> None:
         """Raises ``DeviceLost`` when nothing can run any more: also after ``close``, which only the client asks for,

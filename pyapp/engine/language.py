@@ -16,7 +16,7 @@ from ..gpu.kernels import Kernels
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
-from ..gpu.replay import Replay, arrived
+from ..gpu.replay import Replay, arrived, clear
 from ..gpu.residency import Residency
 from ..models.decoder import DecoderConfig, build_graph, config_from_gguf, rope_table
 from ..models.decoder_weights import matrix_formats, recipes_by_block
@@ -231,16 +231,5 @@ class LanguageRunner:
         if self.written and not self.device.lost.is_set() and not self.device.closed:
             width = 2 * self.config.kv_rows * 4
             ranges = [region.slice(0, self.written * width) for name, region in self._caches.items() if name != "rope"]
-            clear_ranges(self.device, ranges)
+            clear(self.device, ranges)
         self.written = 0
-
-
-def clear_ranges(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
-    """Writes zeros over (buffer, offset, bytes) ranges, in one submit."""
-    import tandem_replay
-
-    from ..gpu.ffi import js_list
-
-    buffers = [buffer for buffer, _, _ in ranges]
-    edges = [edge for index, (_, offset, size) in enumerate(ranges) for edge in (index, offset, size)]
-    tandem_replay.clear(device.handle, js_list(buffers), js_list(edges))

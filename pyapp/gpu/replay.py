@@ -96,3 +96,12 @@ async def arrived(device: Device, promise: Any, doing: str) -> bytes:
         raise translated(error, doing) from None
     device.check()
     return bytes(data.to_bytes())
+
+
+def clear(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
+    """Writes zeros over (buffer, offset, bytes) ranges, in one submit."""
+    import tandem_replay
+
+    buffers = [buffer for buffer, _, _ in ranges]
+    edges = [edge for index, (_, offset, size) in enumerate(ranges) for edge in (index, offset, size)]
+    tandem_replay.clear(device.handle, js_list(buffers), js_list(edges))
