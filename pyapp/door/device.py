@@ -209,13 +209,16 @@ class Device:
         self.on_change()
 
     async def _create(self, language: Any, vision: Any) -> Any:
-        engine = await self.services.create_engine(
-            adapter=self._probe,
-            budget=self.options.pool_mib * MIB,
-            language=language,
-            vision=vision,
-            progress=self._progress,
-        )
+        wishes = {"budget": self.options.pool_mib * MIB, "language": language, "vision": vision}
+        try:
+            engine = await self.services.create_engine(adapter=self._probe, progress=self._progress, **wishes)
+        except BadWeights as error:
+            if not error.details.get("repack"):
+                raise
+            # What an earlier visit had packed was damaged, and is deleted: made anew, on an adapter not yet used.
+            log.warning("the stored weights are made again: %s", error.message)
+            self._probe = await self.services.probe(self.options.adapter)
+            engine = await self.services.create_engine(adapter=self._probe, progress=self._progress, **wishes)
         if self._closed:
             await _close(engine)
             raise NoDevice("The client is closed.")
