@@ -141,15 +141,21 @@ fn main(@builtin(local_invocation_index) local: u32) {
             before += values[i];
         }
     }
+    // Rounding may keep the sum from ever passing the aim; then the heaviest of this thread's tokens is taken.
     var token = 0u;
+    var heaviest = 0.0;
     for (var i = thread; i < V; i += WG) {
         let v = logits[i];
         if (ordered(v) >= border) {
             let weight = exp((v - top) * factor);
-            token = i;
             before += weight;
             if (before > aim) {
+                token = i;
                 break;
+            }
+            if (weight > heaviest) {
+                heaviest = weight;
+                token = i;
             }
         }
     }

@@ -13,6 +13,8 @@ from ..text.sampling import SamplingParams
 RING = 32
 MAX_ENDS = 12
 HEAD_WORDS = 24
+LEAST = 1e-6
+"""A smaller temperature or top_p draws as this one does, the most probable token; a float32 could not tell it from 0."""
 _IDS = 24
 
 
@@ -25,7 +27,8 @@ def state_words(
     if len(end_ids) > MAX_ENDS:
         raise BadModel(f"The model names {len(end_ids)} end tokens; at most {MAX_ENDS} are supported.")
     words[:8] = (token, position, 0, step, count, limit, len(end_ids), params.seed & 0xFFFFFFFF)
-    words[8:10] = np.array([params.temperature or 1.0, params.top_p], np.float32).view(np.uint32)
+    temperature = max(params.temperature, LEAST) if params.temperature > 0 else 1.0
+    words[8:10] = np.array([temperature, max(params.top_p, LEAST)], np.float32).view(np.uint32)
     words[10:12] = (params.top_k, RING)
     words[12 : 12 + len(end_ids)] = end_ids
     return words

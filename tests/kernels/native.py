@@ -1,19 +1,23 @@
 """Runs dispatches outside a browser: PyPI's wgpu on Mesa's lavapipe, the same WGSL, subgroups of 4, 8 or 16.
 
-Chromium's SwiftShader has subgroups of 4 only; this is how the kernels meet other sizes without such hardware.
+Chromium's SwiftShader has subgroups of 4 only; this is how the kernels meet other sizes without such hardware. A
+developer's tool, not part of the test run. With PyPI's wgpu 0.32.0 and Debian's mesa-vulkan-drivers:
+
+    python -m tests.kernels.native 16       every decoder case with the kernels of a GPU with subgroups of 16
 """
 
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from pyapp.gpu.limits import DeviceLimits
 from pyapp.compiler.memory import aligned
+from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
 
@@ -128,3 +132,36 @@ class Native:
             return np.frombuffer(self.device.queue.read_buffer(self.state), np.uint32).copy()
         buffer, offset, size = self.buffers[name, "data"]
         return np.frombuffer(self.device.queue.read_buffer(buffer, offset, size), dtype).copy()
+
+
+def main(subgroup: int) -> int:
+    """Runs every decoder case; prints the largest error and whatever is wrong. Returns the exit status."""
+    from dataclasses import replace
+
+    from pyapp.compiler.lowering import lower
+
+    from .decoder_cases import TOLERANCE, cases
+    from .expected import compared, initial, words_of
+
+    native = Native(subgroup * 32)
+    worst, wrong = 0.0, 0
+    for case in cases():
+        # As on hardware with such subgroups, whatever the case asks for; its limits of a binding stay.
+        limits = replace(native.limits, software=False, max_binding=case.limits(native.limits).max_binding)
+        plan = lower(case.graph, limits)
+        for state in case.states:
+            native.load({name: (w.quants, w.scales) for name, w in case.weights.items()}, initial(case))
+            native.set_state(words_of(state))
+            tokens = max((d.workgroups[1] for d in plan.dispatches if d.per_tile), default=1)
+            native.run(plan.dispatches, -(-state.count // plan.tile), max(1, tokens // plan.tile))
+            error, faults = compared(case, state, {name: native.read(name, np.uint32) for name in initial(case)})
+            worst = max(worst, error)
+            if faults or not error <= TOLERANCE:
+                wrong += 1
+                print(f"{case.name}, position {state.position}: error {error:.1e} {'; '.join(faults)}")
+    print(f"subgroups of {subgroup}: largest error {worst:.1e}, {wrong} wrong")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(int(sys.argv[1]) if len(sys.argv) > 1 else 16))

@@ -1,0 +1,81 @@
+"""What a case must give by NumPy, and how far a GPU's answer is from it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyapp.compiler.reference import StepState, run
+from pyapp.engine.state import state_words
+from pyapp.text.sampling import SamplingParams
+
+from .decoder_cases import Case
+
+Array = NDArray[Any]
+GUARD = 256
+"""Bytes of NaN bound behind every tensor, which must stay and must not show in any result."""
+
+
+def words_of(state: StepState) -> Array:
+    """A step state as the GPU has it before anything was sampled (uint32 [64]); no step leaves the ring as it is here."""
+    params = SamplingParams(temperature=state.temperature, top_k=state.top_k, top_p=state.top_p, seed=state.seed)
+    words = np.full(64, 0xFFFFFFFF, np.uint32)
+    words[:24] = state_words(
+        params, position=state.position, count=state.count, step=state.step, token=state.token, limit=state.limit,
+        ends=sorted(state.ends),
+    )  # fmt: skip
+    words[2] = state.stop
+    return words
+
+
+def guarded(value: Array) -> Array:
+    """The words of ``value`` with NaN behind them (uint32)."""
+    out = np.full((value.nbytes + 3) // 4 * 4 + GUARD, 0xFF, np.uint8)
+    out[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    return out.view(np.uint32)
+
+
+def initial(case: Case) -> dict[str, Array]:
+    """The guarded words of every tensor but weights and state. What nobody has given holds NaN, so that a value which no
+    kernel writes cannot pass for one."""
+    return {
+        name: guarded(case.values.get(name, np.full(tensor.shape, np.nan, np.float32)))
+        for name, tensor in case.graph.tensors.items()
+        if tensor.kind not in ("weight", "state")
+    }
+
+
+def expected(case: Case, state: StepState) -> dict[str, Array]:
+    """The outputs by NumPy; rows past ``state.count`` are left out."""
+    inputs = {}
+    for name, value in case.values.items():
+        chunk = case.graph.tensors[name].kind == "input" and len(value) > 1 and name != "ids"
+        inputs[name] = value[: state.count].copy() if chunk else value.copy()
+    values = run(case.graph, inputs, case.weight, replace(state))
+    return {name: values[name] for name in case.outputs}
+
+
+def normalised_squared_error(value: Array, reference: Array) -> float:
+    """sum((value - reference)²) / sum(reference²), in float64; infinite where value is not finite."""
+    if not np.isfinite(value).all():
+        return float("inf")
+    wanted = reference.astype(np.float64)
+    return float(np.square(value - wanted).sum() / max(np.square(wanted).sum(), 1e-30))
+
+
+def compared(case: Case, state: StepState, words: dict[str, Array]) -> tuple[float, list[str]]:
+    """The largest error of the outputs after a run at ``state``, and what else is wrong with the ``words`` of all
+    tensors: rows of no token, guards and inputs must be as they were."""
+    worst, faults, before = 0.0, [], initial(case)
+    wanted = expected(case, state)
+    for name, value in wanted.items():
+        worst = max(worst, normalised_squared_error(words[name][: value.size].view(np.float32), value.reshape(-1)))
+        if not np.array_equal(words[name][value.size :], before[name][value.size :]):
+            faults.append(f"wrote past the {state.count} rows of {name} at position {state.position}")
+    for name in before.keys() - wanted.keys() - {op.output for op in case.graph.ops}:
+        if not np.array_equal(words[name], before[name]):
+            faults.append(f"wrote to {name}, which it only reads")
+    return worst, faults

@@ -1,0 +1,148 @@
+"""Cases for the two samplers: logits, the state before the first step, and how many steps are queued in one submit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from pyapp.compiler.graph import Graph, GraphBuilder
+from pyapp.compiler.reference import StepState, run
+
+Array = NDArray[Any]
+VOCAB = 200
+"""Not a multiple of the 64 invocations that share it."""
+LEAST_DRAW, LARGEST_DRAW = 11058903, 277529
+"""Seeds whose first draw is 0, and 1 - 2^-24."""
+DICE = np.log(np.array([0.30, 0.05, 0.10, 0.02, 0.08, 0.15, 0.01, 0.04, 0.05, 0.20])).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class Draws:
+    """``steps`` steps queued at once from each of ``states``; temperature 0 takes the greedy sampler."""
+
+    name: str
+    logits: Array
+    states: tuple[StepState, ...]
+    steps: int = 1
+
+    @property
+    def greedy(self) -> bool:
+        return self.states[0].temperature == 0
+
+    @property
+    def graph(self) -> Graph:
+        g = GraphBuilder(self.name)
+        g.tensor("state", (64,), "state", dtype="u32")
+        g.tensor("logits", (1, len(self.logits)), "input")
+        g.op("sample", "state", (64,), {"greedy": self.greedy}, logits="logits")
+        return g.build()
+
+    def expected(self) -> list[StepState]:
+        """The states after the steps, by NumPy."""
+        out = []
+        for state in self.states:
+            state = replace(state, ids=[])
+            for _ in range(self.steps):
+                run(self.graph, {"logits": self.logits[None]}, {}.__getitem__, state)
+            out.append(state)
+        return out
+
+
+def flat(seed: int = 0, size: int = VOCAB, spread: float = 2.0) -> Array:
+    return (np.random.default_rng(seed).standard_normal(size) * spread).astype(np.float32)
+
+
+def but(logits: Array, **changes: float) -> Array:
+    """``logits`` with single values changed: ``but(x, _5=3.0)`` sets the one of token 5."""
+    out = logits.copy()
+    for key, value in changes.items():
+        out[int(key[1:])] = value
+    return out
+
+
+def greedy_cases() -> Iterator[Draws]:
+    one = (StepState(position=4),)
+    low = flat() - 20
+    yield Draws("random", flat(), one)
+    yield Draws("the last token", but(low, _199=9.0), one)
+    yield Draws("of equals the lowest", but(low, _70=9.0, _133=9.0, _5=9.0), one)
+    yield Draws("of equals the lowest, though its invocation comes later", but(low, _64=9.0, _3=9.0), one)
+    yield Draws("all equal", np.zeros(VOCAB, np.float32), one)
+    yield Draws("all below any bound", np.full(VOCAB, -np.inf, np.float32), one)
+    yield Draws("one above minus infinity", but(np.full(VOCAB, -np.inf, np.float32), _150=-80.0), one)
+    yield Draws("infinity", but(low, _8=np.inf), one)
+    yield Draws("large negative", flat() * 1e30 - 1e32, one)
+    yield from _endings(0.0)
+
+
+def random_cases() -> Iterator[Draws]:
+    def states(count: int = 12, **more: Any) -> tuple[StepState, ...]:
+        return tuple(StepState(seed=seed * 2654435761 % 2**32, **more) for seed in range(count))
+
+    yield Draws("all of it", flat(1), states(temperature=1.0), 32)
+    yield Draws("warm", flat(1), states(temperature=1.7), 32)
+    yield Draws("top 5, the fifth a tie", but(flat(2) - 20, _3=4.0, _9=3.5, _70=3.0, _71=2.5, _64=2.0, _11=2.0),
+                states(temperature=1.3, top_k=5), 32)  # fmt: skip
+    yield Draws("half of the mass", flat(3), states(temperature=0.9, top_p=0.5), 32)
+    yield Draws("top 20, of them 0.7", flat(4), states(temperature=0.8, top_k=20, top_p=0.7), 32)
+    yield Draws("top k above the vocabulary", flat(5), states(4, temperature=1.0, top_k=1000), 32)
+    yield Draws("below zero and minus infinity", but(flat(6) - 50, _0=-np.inf, _64=-np.inf, _199=-np.inf),
+                states(temperature=1.0, top_k=150), 32)  # fmt: skip
+    yield Draws("without what minus infinity bars", but(np.full(VOCAB, -np.inf, np.float32), _9=1.0, _77=1.5, _13=0.5),
+                states(temperature=1.0), 32)  # fmt: skip
+    yield Draws("the least draw", but(flat(9), _0=-np.inf), (StepState(seed=LEAST_DRAW, temperature=1.0),))
+    yield from _endings(1.0)
+
+
+def barely_reached() -> Draws:
+    """The largest draw, and a last thread whose three tokens (7, 71, 135) count together but are each lost when added to
+    the sum before them: the walk ends without reaching its aim, at token 199, which must not come."""
+    logits = np.full(VOCAB, -np.inf, np.float32)
+    changes = {"_0": 0.0, **{f"_{token}": float(np.log(5e-8)) for token in (7, 71, 135)}}
+    return Draws("barely reached", but(logits, **changes), (StepState(seed=LARGEST_DRAW, temperature=1.0),))
+
+
+def not_a_number() -> Iterator[Draws]:
+    """What a broken model may give: any token may come, as long as it is one. The greedy sampler takes the best number."""
+    for temperature in (0.0, 1.0):
+        state = StepState(temperature=temperature, seed=5, top_k=20)
+        yield Draws(f"some at {temperature:g}", but(flat(10), _0=np.nan, _3=np.nan, _100=np.nan), (state,), 4)
+        yield Draws(f"all at {temperature:g}", np.full(VOCAB, np.nan, np.float32), (state,), 4)
+
+
+def sure_cases() -> Iterator[Draws]:
+    """Whatever the seed, only the most probable token may come."""
+    states = [StepState(seed=seed, temperature=1.0) for seed in range(6)]
+    for name, change in (
+        ("top 1", {"top_k": 1}),
+        ("hardly any mass", {"top_p": 1e-6}),
+        ("less mass than a float32 can say", {"top_p": 1e-300}),
+        ("cold", {"temperature": 1e-3}),
+        ("colder than a float32 can say", {"temperature": 1e-300}),
+    ):
+        yield Draws(name, flat(7), tuple(replace(state, **change) for state in states), 32)  # type: ignore[arg-type]
+
+
+def _endings(temperature: float) -> Iterator[Draws]:
+    """More steps are queued than may be taken."""
+    state = StepState(position=4, temperature=temperature, top_k=1, seed=3)
+    logits = but(flat(8) - 20, _42=9.0)
+    others = frozenset(range(11))  # the state keeps them in order, so 42 is the twelfth
+    yield Draws("an end token", logits, (replace(state, ends=frozenset({42})),), 5)
+    yield Draws("the last of twelve end tokens", logits, (replace(state, ends=others | {42}),), 3)
+    yield Draws("no end token", logits, (replace(state, ends=others),), 3)
+    yield Draws("the limit", logits, (replace(state, limit=3),), 8)
+    yield Draws("the limit, begun before", logits, (replace(state, limit=9, step=7),), 8)
+    yield Draws("past the ring of 32", logits, (replace(state, limit=1000, step=30),), 40)
+    yield Draws("after a chunk", logits, (replace(state, count=5),), 3)
+    yield Draws("stopped", logits, (replace(state, stop=True, token=9),), 3)
+
+
+def frequencies(temperature: float, seeds: int, top_k: int = 0, top_p: float = 1.0) -> Draws:
+    """Many draws of ten tokens, for statistics: neighbouring seeds, 32 steps each."""
+    state = StepState(temperature=temperature, top_k=top_k, top_p=top_p)
+    return Draws(f"dice at {temperature}", DICE, tuple(replace(state, seed=seed) for seed in range(seeds)), 32)
