@@ -45,6 +45,7 @@ GGML_TYPES: dict[int, GGMLType] = {
 """Element types by their number in a file: enough to know how many bytes a tensor takes."""
 
 _IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113], np.int8)
+_IQ4_TABLE = np.resize(_IQ4_VALUES, 256).tobytes()
 
 
 @dataclass(frozen=True)
@@ -207,15 +208,21 @@ def _q6_k(blocks: Bytes) -> Affine:
     return Affine(q.view(np.int8) - np.int8(32), scale, None)
 
 
+def _iq4_values(packed: Bytes) -> npt.NDArray[np.int8]:
+    # bytes.translate looks up four times as fast as an index array (measured in Pyodide).
+    codes = _nibbles(packed, 16)
+    return np.frombuffer(codes.tobytes().translate(_IQ4_TABLE), np.int8).reshape(codes.shape)
+
+
 def _iq4_nl(blocks: Bytes) -> Affine:
-    return Affine(_IQ4_VALUES[_nibbles(blocks[:, 2:], 16)], _half(blocks, 0), None)
+    return Affine(_iq4_values(blocks[:, 2:]), _half(blocks, 0), None)
 
 
 def _iq4_xs(blocks: Bytes) -> Affine:
     high = np.ascontiguousarray(blocks[:, 2:4]).view("<u2") >> np.arange(0, 16, 2, dtype=np.uint16)
     low = np.stack([blocks[:, 4:8] & 15, blocks[:, 4:8] >> 4], axis=2).reshape(len(blocks), 8)
     scale = ((low | ((high & 3).astype(np.uint8) << 4)).view(np.int8) - np.int8(32)).astype(np.float32)
-    return Affine(_IQ4_VALUES[_nibbles(blocks[:, 8:], 16)], _half(blocks, 0) * scale, None)
+    return Affine(_iq4_values(blocks[:, 8:]), _half(blocks, 0) * scale, None)
 
 
 _DECOMPOSE: dict[str, Callable[[Bytes], Affine]] = {
