@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
-from pyapp.errors import TandemError
 from pyapp.routing.cloud import CloudStream
 from pyapp.routing.cloud_side import CloudSide
 from pyapp.routing.router import Side
@@ -31,6 +30,10 @@ class Services:
     cpu_vision: Callable[[Any], Awaitable[Any]]
     """``cpu_vision(stored)`` -> an object with ``classify(uint8 [224, 224, 3]) -> float32 [classes]``."""
     fetch_json: Callable[[str], Awaitable[Any]]
+
+
+class SiteError(Exception):
+    """A small file of the site is missing; who asked for it decides what that means."""
 
 
 def browser_services() -> Services:
@@ -78,15 +81,9 @@ async def fetch_json(url: str) -> Any:
     try:
         response = await pyfetch(url)
         if not response.ok:
-            raise SiteError(f"{url} answered with HTTP {response.status}.", url=url, status=response.status)
+            raise SiteError(f"{url} answered with HTTP {response.status}.")
         return json.loads(await response.string())
-    except TandemError:
+    except SiteError:
         raise
     except Exception as error:
-        raise SiteError(f"{url} cannot be read ({type(error).__name__}: {error}).", url=url) from error
-
-
-class SiteError(TandemError):
-    """A small file of the site itself is missing; who asks for it turns this into what it means there."""
-
-    code = "bad_model"
+        raise SiteError(f"{url} cannot be read ({type(error).__name__}: {error}).") from error
