@@ -162,8 +162,7 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
     tokens = graph.tensors[op.inputs["q"]].shape[0]
     context = graph.tensors[op.inputs["kv"]].shape[0]
-    # Eight lanes a head: more of them spend their time putting the sums together (4 us against 17 on an H200).
-    lanes = lanes_for(limits, 8)
+    lanes = lanes_for(limits, 32)
     shader = Shader.of(
         "attention",
         HEADS=heads,
