@@ -57,7 +57,8 @@ class ManifestOrigin:
     async def _chunk(self, chunks: Chunks, index: int, tick: Tick) -> Buffer:
         """The chunk, with the hash that is promised: a wrong one is fetched once more, past any cache on the way."""
         what = f"chunk {index + 1} of {chunks.count} of {self._manifest.name}"
-        cache, attempt = "default", 0
+        # What goes to disk needs no second copy in the HTTP cache; what does not, is found there by the next visit.
+        cache, attempt = "default" if chunks.in_memory else "no-store", 0
         while True:
             try:
                 buffer = await self._fetch(index, chunks.bytes_of(index), what, cache, tick)
