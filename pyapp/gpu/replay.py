@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -85,12 +84,14 @@ async def arrived(device: Device, promise: Any, doing: str) -> bytes:
 
     A task that is cancelled still waits for them: until then the staging buffer cannot be used again.
     """
+    copying = asyncio.ensure_future(promise)
     try:
-        data = await promise
+        await asyncio.wait([copying])  # which, unlike awaiting it, leaves it alone when this task is cancelled
     except asyncio.CancelledError:
-        with suppress(Exception):
-            await promise
+        await asyncio.wait([copying])
         raise
+    try:
+        data = copying.result()
     except Exception as error:
         device.check()
         raise translated(error, doing) from None
