@@ -14,7 +14,7 @@ RING = 32
 MAX_ENDS = 12
 HEAD_WORDS = 24
 LEAST = 1e-6
-"""A smaller temperature or top_p draws as this one does, the most probable token; a float32 could not tell it from 0."""
+"""A smaller temperature or top_p draws as this one does, the most probable token: float32 cannot tell it from 0."""
 _IDS = 24
 
 
