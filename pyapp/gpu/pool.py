@@ -99,7 +99,7 @@ class Pool:
                 need=nbytes,
                 budget=self.budget,
             )
-        if piece > largest:
+        if max(piece, 256) > largest:
             raise OutOfMemory(
                 f"A piece of {piece} bytes is larger than the largest buffer of this GPU ({largest} bytes).",
                 need=piece,
