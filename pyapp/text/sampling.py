@@ -17,7 +17,7 @@ class SamplingParams:
     """Sampling parameters; ``validated`` checks them.
 
     max_tokens: at most so many tokens are generated, 1 or more.
-    temperature: 0 takes the most probable token each time; higher is freer. 0 to 10.
+    temperature: 0 takes the most probable token each time; higher is freer. 0 to 2, as the cloud has it.
     top_k: draw from the k most probable tokens only; 0 means all.
     top_p: draw from the smallest set of tokens whose probabilities reach p; above 0, 1 means all.
     seed: the same seed gives the same text on the same device; 0 to 2**32 - 1.
@@ -34,7 +34,7 @@ class SamplingParams:
         return replace(
             self,
             max_tokens=_whole("max_tokens", self.max_tokens, 1, 2**31 - 1),
-            temperature=_real("temperature", self.temperature, 0.0, 10.0),
+            temperature=_real("temperature", self.temperature, 0.0, 2.0),
             top_k=_whole("top_k", self.top_k, 0, 2**31 - 1),
             top_p=_real("top_p", self.top_p, 0.0, 1.0, above=True),
             seed=_whole("seed", self.seed, 0, MAX_SEED),

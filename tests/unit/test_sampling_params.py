@@ -28,7 +28,7 @@ def test_numbers_from_javascript_become_int_and_float() -> None:
     ("name", "good", "bad"),
     [
         ("max_tokens", [1, 100_000], [0, -1, 1.5]),
-        ("temperature", [0, 10], [-0.1, 10.1]),
+        ("temperature", [0, 2], [-0.1, 2.1]),
         ("top_k", [0, 1, 100_000], [-1, 0.5]),
         ("top_p", [1e-6, 1], [0, -0.5, 1.01]),
         ("seed", [0, 2**32 - 1], [-1, 2**32, 0.5]),
