@@ -81,13 +81,15 @@ async def read_gguf(source: Source) -> GGUFFile:
     Raises:
         BadModel: no GGUF file, or a damaged or hostile one.
     """
-    wanted = _FIRST_READ
+    # Reading ahead saves rounds, but never for bytes that would have to be downloaded for it.
+    near: int = getattr(source, "near", source.size)
+    ahead, needed = _FIRST_READ, 24
     while True:
-        head = await source.read(0, min(source.size, wanted))
+        head = await source.read(0, min(source.size, max(needed, min(ahead, near))))
         try:
             return parse_gguf(head, source.size)
         except NeedMoreBytes as more:
-            wanted = max(more.needed, 4 * wanted)
+            ahead, needed = 4 * ahead, more.needed
 
 
 def parse_gguf(source_head: bytes | Bytes, file_size: int) -> GGUFFile:

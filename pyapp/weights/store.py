@@ -100,6 +100,11 @@ class ChunkSource:
         self._chunks, self._origin, self._buffers = chunks, origin, buffers
         self._filling = asyncio.Lock()
 
+    @property
+    def near(self) -> int:
+        """How many bytes from the start on can be read without a download."""
+        return min([index * self._chunks.chunk_bytes for index in self._chunks.missing()], default=self.size)
+
     async def read(self, offset: int, length: int) -> Bytes:
         check_range(offset, length, self.size)
         out, at = np.empty(length, np.uint8), 0

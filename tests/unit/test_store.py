@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pyapp.errors import BadWeights
+from pyapp.weights.gguf import read_gguf
 from pyapp.weights.store import MEMORY_STAGE, StoredModel
 from tests.unit.store_fakes import (
     CHUNK,
@@ -318,6 +319,9 @@ async def test_released_chunks_stay_away_while_the_packed_blob_is_there(server: 
     assert reports.seen == [("weights", len(DATA), len(DATA))]
     assert (await model.source.read(0, 1200)).tobytes() == DATA[:1200]
     assert server.urls(".bin") == [], "the second visit downloads nothing"
+    assert model.source.near == 2 * CHUNK
+    await read_gguf(model.source)
+    assert server.urls(".bin") == [], "reading the head reads nothing that was released"
     # A released range is still readable: its chunk comes back, alone.
     assert (await model.source.read(3100, 50)).tobytes() == DATA[3100:3150]
     assert server.urls(".bin") == [chunk_url(manifest, 3)]
