@@ -72,6 +72,11 @@ class WeightSet:
         return sum(block.nbytes for block in self.blocks)
 
     @property
+    def missing(self) -> int | None:
+        """The first block that is not resident."""
+        return next((index for index in range(len(self.blocks)) if index not in self.regions), None)
+
+    @property
     def resident_bytes(self) -> int:
         return sum(self.blocks[index].nbytes for index in self.regions)
 
@@ -99,11 +104,23 @@ class Residency:
         Raises ``OutOfMemory`` when the model does not fit even alone.
         """
         weights = self.sets[name]
-        done = weights.resident_bytes
-        for index, block in enumerate(weights.blocks):
-            if index in weights.regions:
+        anew = False
+        while (index := weights.missing) is not None:
+            block = weights.blocks[index]
+            region = self._room_for(weights, block)
+            if region is None and (anew or not weights.regions):
+                raise OutOfMemory(
+                    f"{weights.name} needs {weights.nbytes} bytes of weights; the pool's weights slabs hold "
+                    f"{sum(s.size for s in self.pool.slabs if s.role == 'weights')}. Give the pool more MiB.",
+                    need=weights.nbytes,
+                    budget=self.pool.budget,
+                )
+            if region is None:
+                # Alone in the pool and still no gap is large enough: this model's own blocks lie between the gaps.
+                anew = True
+                while weights.regions:
+                    self._evict(weights)
                 continue
-            region = self._room_for(weights, index)
             try:
                 await self._upload(weights, block, region)
             except BaseException:
@@ -112,27 +129,23 @@ class Residency:
                 raise
             weights.regions[index] = region
             weights.moved |= set(block.entries)
-            done += block.nbytes
             if progress:
-                progress(done, weights.nbytes)
+                progress(weights.resident_bytes, weights.nbytes)
         moved, weights.moved = weights.moved, set()
         return moved
 
-    def _room_for(self, weights: WeightSet, index: int) -> Region:
-        block = weights.blocks[index]
+    def _room_for(self, weights: WeightSet, block: Block) -> Region | None:
+        """A region for a block, made by evicting other models' blocks; None when none are left and it does not fit."""
         while True:
             region = self.pool.take("weights", block.nbytes, weights.name, block.name)
-            if region is not None:
-                return region
             victim = next((other for other in self.sets.values() if other is not weights and other.regions), None)
-            if victim is None:
-                raise OutOfMemory(
-                    f"{weights.name} needs {weights.nbytes} bytes of weights; the pool's weights slabs hold "
-                    f"{sum(s.size for s in self.pool.slabs if s.role == 'weights')}. Give the pool more MiB.",
-                    need=weights.nbytes,
-                    budget=self.pool.budget,
-                )
-            self.pool.give_back(victim.regions.pop(max(victim.regions)))
+            if region is not None or victim is None:
+                return region
+            self._evict(victim)
+
+    def _evict(self, weights: WeightSet) -> None:
+        """Gives up the block whose next use is the furthest."""
+        self.pool.give_back(weights.regions.pop(max(weights.regions)))
 
     async def _upload(self, weights: WeightSet, block: Block, region: Region) -> None:
         for start in range(0, block.nbytes, UPLOAD_BYTES):

@@ -80,7 +80,7 @@ async def test_a_sampler_leaves_the_state_that_numpy_does(
     assert after[f"{kind}: {draws.name}"] == wanted
 
 
-@pytest.mark.parametrize("draws", sure_cases(), ids=lambda draws: draws.name)
+@pytest.mark.parametrize("draws", list(sure_cases()), ids=lambda draws: draws.name)
 async def test_sure_draws_are_greedy(after: dict[str, list[list[int]]], draws: Draws) -> None:
     best = int(np.argmax(draws.logits))
     assert [words[24:56] for words in after[f"sure: {draws.name}"]] == [[best] * 32] * len(draws.states)

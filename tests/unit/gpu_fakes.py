@@ -28,7 +28,7 @@ class FakeDevice:
     """What ``Pool`` and ``Residency`` use of a ``Device``.
 
     ``memory``: bytes that the GPU has; a buffer beyond them is reported when the scope closes, as WebGPU does. The list
-    ``created`` has every buffer there ever was, ``live`` the bytes of those not destroyed.
+    ``created`` has every buffer there ever was, ``live`` the bytes of those not destroyed, ``written`` what was uploaded.
     """
 
     def __init__(self, *, max_buffer: int = 1 << 40, memory: int = 1 << 50, keep_bytes: bool = False) -> None:
@@ -37,6 +37,7 @@ class FakeDevice:
         self.keep_bytes = keep_bytes
         self.created: list[FakeBuffer] = []
         self.live = 0
+        self.written = 0
         self.lost = False
         self.before_scope_closes: Any = None
         self.handle = SimpleNamespace(createBuffer=self._create)
@@ -54,6 +55,7 @@ class FakeDevice:
         assert offset % 4 == 0
         assert len(data) % 4 == 0
         assert offset + len(data) <= buffer.size
+        self.written += len(data)
         if self.keep_bytes:
             buffer.bytes[offset : offset + len(data)] = data
 
