@@ -121,15 +121,13 @@ class Engine:
     def _need(self, language: LanguageModel | None, vision: VisionModel | None) -> Need:
         layouts = [model.layout for model in (language, vision) if model]
         activations = self.vision.plan.memory.peak if self.vision else 0
-        blocks = max(block.nbytes for layout in layouts for block in layout.blocks)
-        weights = tuple(layout.total for layout in layouts)
+        blocks = tuple(tuple(block.nbytes for block in layout.blocks) for layout in layouts)
         if not language:
-            return Need(weights, blocks, activations)
+            return Need(blocks, activations)
         config = language.config
         # Activations do not depend on the context, so any context's plans tell their peak.
         plans = language.plans(self.device.limits, config.context)
         return Need(
-            weights,
             blocks,
             max(activations, *(plan.memory.peak for plan in plans)),
             per_position=config.kv_bytes_per_token + config.head_dim * 4,

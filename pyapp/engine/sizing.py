@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from math import ceil
+from itertools import chain, permutations
 
-from ..compiler.memory import aligned
 from ..errors import OutOfMemory
+from ..gpu.allocator import ALIGNMENT, aligned
 
 LEAST_CONTEXT = 256
 """Fewer positions than this are of no use for a prompt and an answer."""
@@ -14,20 +15,21 @@ LEAST_CONTEXT = 256
 
 @dataclass(frozen=True)
 class Need:
-    """What the models ask for, in bytes.
-
-    ``weights``: each model's packed size; ``largest_block``: of any of them;
-    ``activations``: the largest plan's peak; ``per_position``: KV cache and RoPE table of one position, in all layers;
-    ``position_in_layer``: the widest single cache of one position; ``layers``: how many caches there are.
+    """What the models ask for, in bytes. ``blocks``: of each model's weights; ``activations``: the largest plan's peak;
+    ``per_position``: KV cache and RoPE table of one position, over all layers; ``position_in_layer``: the cache of one
+    position in one layer; ``layers``: how many caches there are.
     """
 
-    weights: tuple[int, ...]
-    largest_block: int
+    blocks: tuple[tuple[int, ...], ...]
     activations: int
     per_position: int = 0
     position_in_layer: int = 0
     layers: int = 0
     full_context: int = 0
+
+    @property
+    def largest_block(self) -> int:
+        return max(map(max, self.blocks))
 
 
 @dataclass(frozen=True)
@@ -39,10 +41,18 @@ class Sizing:
     context: int
 
 
-def _in_slabs(nbytes: int, piece: int, largest_buffer: int) -> int:
-    """Bytes to take so that pieces up to ``piece`` bytes fit although none may straddle two buffers."""
-    slabs = ceil(nbytes / largest_buffer)
-    return nbytes if slabs < 2 else nbytes + piece * slabs
+def first_fit(pieces: Iterable[int], largest: int) -> int:
+    """Bytes to take in slabs of at most ``largest`` bytes so that ``Pool.take`` finds room for ``pieces`` in this
+    order: none straddles two slabs. More bytes than that never make it worse."""
+    largest = largest // ALIGNMENT * ALIGNMENT
+    free: list[int] = []
+    for piece in pieces:
+        size = max(ALIGNMENT, aligned(piece))
+        index = next((i for i, room in enumerate(free) if room >= size), len(free))
+        if index == len(free):
+            free.append(largest)
+        free[index] -= size
+    return len(free) * largest - free[-1] if free else 0
 
 
 def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int) -> Sizing:
@@ -51,24 +61,18 @@ def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int) -> Siz
     Full context first; else as much of it as there is room for; else the models take turns in one model's room.
     Raises ``OutOfMemory`` with the figures when not even the largest model fits.
     """
-    context = need.full_context
+    most = need.full_context
     if need.position_in_layer:
-        context = min(context, max_binding // need.position_in_layer)
-    least = min(context, LEAST_CONTEXT)
-    for weights in dict.fromkeys((sum(need.weights), max(need.weights, default=0))):
-        weights = _in_slabs(aligned(weights), need.largest_block, max_buffer)
-        wanted = context
-        while True:
-            workspace = _workspace(need, wanted, max_buffer)
-            if weights + workspace <= budget:
-                return Sizing(weights, workspace, wanted)
-            room = budget - weights - _workspace(need, 0, max_buffer)
-            # Slack between slabs makes the first estimate a little high now and then.
-            fit = min(wanted - 1, room // need.per_position) if need.per_position else 0
-            if fit < least or not need.per_position:
-                break
-            wanted = fit
-    least_bytes = max(need.weights, default=0) + _workspace(need, least, max_buffer)
+        most = min(most, max_binding // need.position_in_layer)
+    least = min(most, LEAST_CONTEXT)
+    # Whichever model becomes resident first, all fit; in turns each has the slabs to itself, if need be.
+    side_by_side = max(first_fit(chain(*order), max_buffer) for order in permutations(need.blocks))
+    in_turns = max(first_fit(blocks, max_buffer) for blocks in need.blocks)
+    for weights in (side_by_side, in_turns):
+        if weights + _workspace(need, least, max_buffer) <= budget:
+            context = _longest_context(need, least, most, max_buffer, budget - weights)
+            return Sizing(weights, _workspace(need, context, max_buffer), context)
+    least_bytes = in_turns + _workspace(need, least, max_buffer)
     raise OutOfMemory(
         f"The models need at least {least_bytes} bytes of GPU memory and the pool's budget is {budget}; "
         "give it more MiB or choose a smaller model.",
@@ -77,8 +81,19 @@ def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int) -> Siz
     )
 
 
+def _longest_context(need: Need, least: int, most: int, max_buffer: int, room: int) -> int:
+    """The most positions, of which ``least`` fit, whose workspace takes at most ``room`` bytes."""
+    while least < most:
+        middle = (least + most + 1) // 2
+        if _workspace(need, middle, max_buffer) <= room:
+            least = middle
+        else:
+            most = middle - 1
+    return least
+
+
 def _workspace(need: Need, context: int, max_buffer: int) -> int:
-    # Each layer's cache and the table are regions of their own, rounded up to 256 bytes.
-    nbytes = aligned(need.activations) + context * need.per_position + (need.layers + 1) * 256
-    piece = max(need.activations, context * need.position_in_layer)
-    return _in_slabs(aligned(nbytes), aligned(piece), max_buffer)
+    # As the engine takes them: the activations, the RoPE table, each layer's cache.
+    table = need.per_position - need.layers * need.position_in_layer
+    caches = [table, *[need.position_in_layer] * need.layers] if context and need.layers else []
+    return first_fit([need.activations, *(context * each for each in caches)], max_buffer)

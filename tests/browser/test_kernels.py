@@ -74,8 +74,7 @@ async def test_a_sampler_leaves_the_state_that_numpy_does(
     after: dict[str, list[list[int]]], kind: str, draws: Draws
 ) -> None:
     wanted = [
-        words_after(state, state.ids, begin.step)
-        for state, begin in zip(draws.expected(), draws.states, strict=True)
+        words_after(state, state.ids, begin.step) for state, begin in zip(draws.expected(), draws.states, strict=True)
     ]
     assert after[f"{kind}: {draws.name}"] == wanted
 
@@ -97,9 +96,7 @@ async def test_logits_that_are_no_numbers_give_some_token(after: dict[str, list[
 
 
 @pytest.mark.parametrize(("temperature", "top_k", "top_p"), [(1.0, 0, 1.0), (0.6, 6, 0.9)])
-async def test_draws_follow_the_distribution(
-    python: PyodidePage, temperature: float, top_k: int, top_p: float
-) -> None:
+async def test_draws_follow_the_distribution(python: PyodidePage, temperature: float, top_k: int, top_p: float) -> None:
     ids = np.array(await python.run(
         "kernels.sampling_on_gpu", "dice", FILES, temperature=temperature, seeds=96, top_k=top_k, top_p=top_p
     ))  # fmt: skip

@@ -21,7 +21,7 @@ from pyapp.weights.formats import FORMATS, section_sizes, unpack
 
 Array = NDArray[Any]
 TOLERANCE = 1e-9
-"""Of the normalised squared error. The weights are dequantised exactly on both sides, so only float32's rounding differs."""
+"""Of the normalised squared error. Both sides have exactly the same weights, so only float32's rounding differs."""
 EPS = 1e-5
 
 
@@ -167,7 +167,9 @@ def linear(
         roles["gain"] = b.vector("gain", k, around=1.0)
     if bias:
         roles["bias"] = b.vector("bias", n)
-    rows, outputs, shape = 1 if x_row else tokens, ("y",), (1 if x_row else tokens, n)
+    outputs: tuple[str, ...] = ("y",)
+    rows = 1 if x_row else tokens
+    shape = (rows, n)
     if epilogue == "silu_mul":
         shape = (rows, n // 2)
     if epilogue == "residual":
@@ -176,7 +178,10 @@ def linear(
         d = n // 4
         attrs |= {"head_dim": d, "q_rows": 2 * d, "kv_rows": d}
         shape, outputs = (rows, 2 * d), ("y", "kv")
-        roles |= {"kv": b.input("kv", (position + tokens + 3, 2 * d), "cache"), "rope": b.rope(position + tokens + 3, d)}
+        roles |= {
+            "kv": b.input("kv", (position + tokens + 3, 2 * d), "cache"),
+            "rope": b.rope(position + tokens + 3, d),
+        }
     if epilogue != "residual":
         b.graph.tensor("y", shape, "output")
     b.graph.op("linear", "y", shape, attrs, **roles)

@@ -20,7 +20,7 @@ GUARD = 256
 
 
 def words_of(state: StepState) -> Array:
-    """A step state as the GPU has it before anything was sampled (uint32 [64]); no step leaves the ring as it is here."""
+    """A step state as the GPU has it before anything was sampled (uint32 [64]); the ring holds what no step writes."""
     params = SamplingParams(temperature=state.temperature, top_k=state.top_k, top_p=state.top_p, seed=state.seed)
     words = np.full(64, 0xFFFFFFFF, np.uint32)
     words[:24] = state_words(
@@ -39,8 +39,8 @@ def guarded(value: Array) -> Array:
 
 
 def initial(case: Case) -> dict[str, Array]:
-    """The guarded words of every tensor but weights and state. What nobody has given holds NaN, so that a value which no
-    kernel writes cannot pass for one."""
+    """The guarded words of every tensor but weights and state. What is not given holds NaN, so that a value which no kernel
+    writes cannot pass for one."""
     return {
         name: guarded(case.values.get(name, np.full(tensor.shape, np.nan, np.float32)))
         for name, tensor in case.graph.tensors.items()
@@ -75,7 +75,6 @@ def compared(case: Case, state: StepState, words: dict[str, Array]) -> tuple[flo
         worst = max(worst, normalised_squared_error(words[name][: value.size].view(np.float32), value.reshape(-1)))
         if not np.array_equal(words[name][value.size :], before[name][value.size :]):
             faults.append(f"wrote past the {state.count} rows of {name} at position {state.position}")
-    for name in before.keys() - wanted.keys() - {op.output for op in case.graph.ops}:
-        if not np.array_equal(words[name], before[name]):
-            faults.append(f"wrote to {name}, which it only reads")
-    return worst, faults
+    read = before.keys() - wanted.keys() - {op.output for op in case.graph.ops}
+    changed = [name for name in read if not np.array_equal(words[name], before[name])]
+    return worst, faults + [f"wrote to {name}, which it only reads" for name in changed]

@@ -13,6 +13,7 @@ from pyapp.compiler.graph import Graph, GraphBuilder
 from pyapp.compiler.reference import StepState, run
 
 Array = NDArray[Any]
+NO_WEIGHTS: dict[str, Array] = {}
 VOCAB = 200
 """Not a multiple of the 64 invocations that share it."""
 LEAST_DRAW, LARGEST_DRAW = 11058903, 277529
@@ -47,7 +48,7 @@ class Draws:
         for state in self.states:
             state = replace(state, ids=[])
             for _ in range(self.steps):
-                run(self.graph, {"logits": self.logits[None]}, {}.__getitem__, state)
+                run(self.graph, {"logits": self.logits[None]}, NO_WEIGHTS.__getitem__, state)
             out.append(state)
         return out
 
@@ -99,15 +100,15 @@ def random_cases() -> Iterator[Draws]:
 
 
 def barely_reached() -> Draws:
-    """The largest draw, and a last thread whose three tokens (7, 71, 135) count together but are each lost when added to
-    the sum before them: the walk ends without reaching its aim, at token 199, which must not come."""
+    """The largest draw, and a last thread whose three tokens (7, 71, 135) count together but are each lost when added
+    to the sum before them: the walk ends without reaching its aim, at token 199, which must not come."""
     logits = np.full(VOCAB, -np.inf, np.float32)
     changes = {"_0": 0.0, **{f"_{token}": float(np.log(5e-8)) for token in (7, 71, 135)}}
     return Draws("barely reached", but(logits, **changes), (StepState(seed=LARGEST_DRAW, temperature=1.0),))
 
 
 def not_a_number() -> Iterator[Draws]:
-    """What a broken model may give: any token may come, as long as it is one. The greedy sampler takes the best number."""
+    """What a broken model may give: any token may come, as long as it is one. Greedy takes the best of the numbers."""
     for temperature in (0.0, 1.0):
         state = StepState(temperature=temperature, seed=5, top_k=20)
         yield Draws(f"some at {temperature:g}", but(flat(10), _0=np.nan, _3=np.nan, _100=np.nan), (state,), 4)

@@ -24,7 +24,7 @@ def as_case(draws: Draws) -> Case:
 
 async def states_after() -> dict[str, list[list[int]]]:
     """The step state (64 words) after each case's steps from each of its states, by the case's kind and name."""
-    found = {}
+    found: dict[str, list[list[int]]] = {}
     kinds = {
         "greedy": greedy_cases(),
         "random": random_cases(),

@@ -28,7 +28,7 @@ class FakeDevice:
     """What ``Pool`` and ``Residency`` use of a ``Device``.
 
     ``memory``: bytes that the GPU has; a buffer beyond them is reported when the scope closes, as WebGPU does. The list
-    ``created`` has every buffer there ever was, ``live`` the bytes of those not destroyed, ``written`` what was uploaded.
+    ``created`` has every buffer there ever was, ``live`` counts the bytes of those not destroyed, ``written`` uploads.
     """
 
     def __init__(self, *, max_buffer: int = 1 << 40, memory: int = 1 << 50, keep_bytes: bool = False) -> None:

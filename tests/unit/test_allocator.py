@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -28,7 +30,7 @@ class AllocatorMachine(RuleBasedStateMachine):
         return [(int(a), int(b - a)) for a, b in edges.reshape(-1, 2)]
 
     @rule(target=taken, nbytes=st.integers(0, 12 * UNIT))
-    def take(self, nbytes: int) -> object:
+    def take(self, nbytes: int) -> Any:
         units = max(1, -(-nbytes // UNIT))
         fitting = [first for first, size in self.gaps() if size >= units]
         offset = self.free.take(nbytes)

@@ -50,6 +50,13 @@ class Log:
             for _ in range(turns):
                 await asyncio.sleep(0)
 
+    async def until(self, event: str) -> None:
+        for _ in range(100):
+            if event in self.events:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(f"{event} never came: {self.events}")
+
     async def is_free(self) -> None:
         """Somebody who comes now gets the turn at once, once those who leave have left."""
         async with asyncio.timeout(5):
@@ -155,7 +162,9 @@ async def test_waiting_in_vain_names_the_holder() -> None:
     async with log.leases.lease("a", holder="a text being written"):
         # In a task of its own: this one holds the lease.
         waiter = asyncio.create_task(log.work("b", timeout=0.01))
-        with pytest.raises(LeaseTimeout, match=r"b waited 0.01 s for the GPU, which a text being written holds") as error:
+        with pytest.raises(
+            LeaseTimeout, match=r"b waited 0.01 s for the GPU, which a text being written holds"
+        ) as error:
             await waiter
         assert error.value.code == "busy"
         assert error.value.details == {"holder": "a text being written", "seconds": 0.01}
@@ -209,8 +218,7 @@ async def test_cancelled_at_any_await_nothing_stays_held(turns: int) -> None:
 async def test_the_next_starts_when_the_cancelled_one_has_left() -> None:
     log = Log(pause=5)
     victim = asyncio.create_task(log.work("victim"))
-    while "leave victim" not in log.events:
-        await asyncio.sleep(0)
+    await log.until("leave victim")
     after = asyncio.create_task(log.work("after"))
     await asyncio.sleep(0)
     victim.cancel()
@@ -230,8 +238,7 @@ async def test_who_was_cancelled_while_leaving_may_come_again() -> None:
             await log.work("again")
 
     task = asyncio.create_task(again())
-    while "leave a" not in log.events:
-        await asyncio.sleep(0)
+    await log.until("leave a")
     task.cancel()
     await task
     assert runs(log) == ["a", "again"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -87,8 +88,9 @@ async def test_cancelled_while_the_device_answers_all_is_given_back() -> None:
 
     device.before_scope_closes = second_hangs
     task = asyncio.create_task(pool.add_slabs("weights", 12 * MIB, MIB))
-    while len(device.created) < 2:
+    for _ in range(10):
         await asyncio.sleep(0)
+    assert len(device.created) == 2
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -191,7 +193,7 @@ class PoolMachine(RuleBasedStateMachine):
         nbytes=st.integers(0, 17 * 256),
         tenant=st.sampled_from("abc"),
     )
-    def take(self, role: Any, nbytes: int, tenant: str) -> object:
+    def take(self, role: Any, nbytes: int, tenant: str) -> Any:
         region = self.pool.take(role, nbytes, tenant)
         gaps = [slab.free.largest for slab in self.pool.slabs if slab.role == role]
         if region is None:
@@ -213,7 +215,7 @@ class PoolMachine(RuleBasedStateMachine):
     def none_lies_over_another(self) -> None:
         for slab in self.pool.slabs:
             mine = sorted((r.offset, r.offset + r.size) for r in self.held if r.slab is slab)
-            assert all(before[1] <= after[0] for before, after in zip(mine, mine[1:], strict=False))
+            assert all(before[1] <= after[0] for before, after in pairwise(mine))
 
     @invariant()
     def the_figures_agree(self) -> None:

@@ -1,9 +1,10 @@
-"""Residency on a device without a GPU: what moves when models take turns, and that the right bytes lie where they say."""
+"""Residency on a device without a GPU: what moves when models take turns, and which bytes lie where."""
 
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -71,6 +72,8 @@ class FakeReader:
         assert length <= UPLOAD_BYTES
         return self.bytes[offset : offset + length]
 
+    async def close(self) -> None: ...
+
 
 class Turns:
     """Models of given block sizes (in 256 bytes) in weights slabs of given sizes."""
@@ -102,7 +105,7 @@ class Turns:
         """What must hold at any time: nothing lies over anything else, and no region is lost."""
         regions = [region for weights in self.residency.sets.values() for region in weights.regions.values()]
         spans = sorted((self.pool.slabs.index(r.slab), r.offset, r.offset + r.size) for r in regions)
-        assert all(a[0] < b[0] or a[2] <= b[1] for a, b in zip(spans, spans[1:], strict=False))
+        assert all(a[0] < b[0] or a[2] <= b[1] for a, b in pairwise(spans))
         assert sum(slab.free.used for slab in self.pool.slabs) == sum(region.size for region in regions)
         for tenant in self.residency.tenants():
             assert tenant["resident"] == sum(r.size for r in regions if r.tenant == tenant["name"])
