@@ -6,7 +6,7 @@ from pathlib import Path
 
 from playwright.async_api import Page, expect
 
-from .conftest import Open, Watch
+from .conftest import Open
 from .page_parts import part, photo, written
 
 LOAD_MS = 240_000
@@ -64,9 +64,7 @@ async def test_without_a_gpu_the_processor_looks_and_the_cloud_writes(open_page:
     await expect(part(page, "pool")).to_contain_text("None is held")
 
 
-async def test_with_the_gateway_down_too_it_says_so_and_a_retry_goes_through(
-    open_page: Open, data: Path, watch: Watch
-) -> None:
+async def test_with_the_gateway_down_too_it_says_so_and_a_retry_goes_through(open_page: Open, data: Path) -> None:
     page = await open_page("/?adapter=none")
     await page.context.route(CLOUD, lambda route: route.abort("connectionrefused"))
     await give_espresso(page, data)
@@ -74,7 +72,6 @@ async def test_with_the_gateway_down_too_it_says_so_and_a_retry_goes_through(
     assert await write(page) == ""
     error = part(page, "error")
     await expect(error).to_have_attribute("data-code", "cloud_unavailable")
-    watch.expect("ERR_CONNECTION_REFUSED")
     await expect(part(page, "labels").locator("li")).to_have_count(5)
     await expect(page.get_by_label("Your own keywords")).to_have_value("oak")
     await page.context.unroute(CLOUD)
@@ -95,7 +92,7 @@ async def test_a_file_that_is_no_image_harms_nothing(open_page: Open, data: Path
     await expect(part(page, "error")).to_be_hidden()
 
 
-async def test_where_python_cannot_start_the_cloud_still_writes(open_page: Open, site: str, watch: Watch) -> None:
+async def test_where_python_cannot_start_the_cloud_still_writes(open_page: Open, site: str) -> None:
     page = await open_page("")
     await page.context.route("**/pyodide.asm.wasm", lambda route: route.fulfill(status=404, body=""))
     await page.goto(f"{site}/")
@@ -105,4 +102,3 @@ async def test_where_python_cannot_start_the_cloud_still_writes(open_page: Open,
     await page.get_by_label("Your own keywords").fill("oak bowl")
     assert len(await write(page)) > 40
     await expect(page.get_by_text("Written by the cloud")).to_be_visible()
-    watch.expect("pyodide.asm.wasm")
