@@ -3,9 +3,7 @@
 import { readCloud } from "./cloud-reader.js";
 import { TandemError } from "./tandem-error.js";
 
-const MODES = ["prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"];
-
-/** Serves a client whose worker cannot run. `wishes` are createClient's options, addresses already absolute. */
+/** Serves a client whose worker cannot run. `wishes` are createClient's options, checked. */
 export class Fallback {
   #mode;
   #cloud;
@@ -16,9 +14,8 @@ export class Fallback {
     this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
   }
 
-  /** Throws for a mode that there is not, and where the device is wanted and nothing else. */
+  /** Throws where the device is wanted and nothing else. */
   check(death) {
-    if (!MODES.includes(this.#mode)) throw new TandemError("bad_argument", `mode must be one of ${MODES.join(", ")}.`);
     if (this.#mode === "only_on_device") throw death;
   }
 

@@ -20,6 +20,7 @@
 
 import { EventStream } from "./event-stream.js";
 import { Fallback } from "./fallback.js";
+import { checkOptions, refuse } from "./options.js";
 import { TandemError } from "./tandem-error.js";
 import { WorkerLink } from "./worker-link.js";
 
@@ -39,15 +40,8 @@ const PICTURE = 224 * 224 * 3;
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device
  */
 export async function createClient(options = {}) {
-  if (options === null || typeof options !== "object") throw refuse("The argument of createClient", "an object", options);
-  const { onProgress = () => {}, ...wishes } = options;
-  if (typeof onProgress !== "function") throw refuse("onProgress", "a function", onProgress);
   const page = globalThis.document?.baseURI ?? globalThis.location.href;
-  // The worker's own address is another one than the page's, so relative addresses are resolved here.
-  for (const name of ["model", "cloud"]) {
-    const isAddress = name === "cloud" || /[/]|\.gguf$/i.test(wishes[name]);
-    if (typeof wishes[name] === "string" && wishes[name].trim() && isAddress) wishes[name] = absolute(wishes[name], page);
-  }
+  const { onProgress = () => {}, ...wishes } = checkOptions(options, page);
   const link = new WorkerLink(onProgress);
   const fallback = new Fallback(wishes, page);
   try {
@@ -182,17 +176,4 @@ function inspect(call) {
     plan: (which) => call("plan", { which }),
     profile: (which) => call("profile", { which }),
   });
-}
-
-function absolute(address, page) {
-  try {
-    return new URL(address, page).href;
-  } catch {
-    throw new TandemError("bad_argument", `${address} is not an address.`);
-  }
-}
-
-function refuse(name, allowed, value) {
-  const was = value === null ? "null" : typeof value;
-  return new TandemError("bad_argument", `${name} must be ${allowed}; it was ${was}.`, { allowed });
 }

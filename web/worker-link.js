@@ -2,7 +2,7 @@
 
 import { TandemError } from "./tandem-error.js";
 
-const BOOT_STALL_MS = 60_000; // with no sign of life for that long before Python runs, it never will
+const BOOT_STALL_MS = 120_000; // with no sign of life for that long before Python runs, it never will
 const CLOSE_MS = 2_000;
 
 /** Calls into the worker. When it cannot start, or dies, `death` is the error that every call then rejects with. */

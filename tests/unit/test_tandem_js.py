@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from pyapp.door.options import OPTION_NAMES, ClientOptions, camel
+from pyapp.errors import BadArgument
 from tests.unit.node_runner import run_node
 
 SETUP = """
@@ -61,14 +63,14 @@ def js(body: str) -> Any:
 def test_addresses_are_made_absolute_and_names_are_not() -> None:
     result = js(
         """
-        await opening({ model: "files/a.gguf", cloud: "stream", poolMiB: NaN, onProgress() {} });
+        await opening({ model: "files/a.gguf", cloud: "stream", poolMiB: 64, onProgress() {} });
         const first = posted[0];
         await opening({ model: "smollm2-135m", cloud: null });
         return [first, posted[1], worker.url.endsWith("/worker.js")];
         """
     )
     wanted = {"model": "http://shop.example/page/files/a.gguf", "cloud": "http://shop.example/page/stream"}
-    assert result[0]["options"] == {**wanted, "poolMiB": "NaN"}
+    assert result[0]["options"] == {**wanted, "poolMiB": 64}
     assert result[0]["base"].endswith("/web/")
     assert result[1]["options"] == {"model": "smollm2-135m", "cloud": None}
     assert result[2] is True
@@ -130,8 +132,8 @@ def test_start_without_a_sign_of_life_ends_at_the_deadline() -> None:
         return { ms, status: opened.status, last: (await collect(opened.generate({ prompt: "Hi" }))).at(-1) };
         """
     )
-    assert result["ms"] == 60_000
-    assert "60 seconds" in result["status"]["reason"]
+    assert result["ms"] == 120_000
+    assert "120 seconds" in result["status"]["reason"]
     assert result["last"] == {"type": "done", "reason": "stop", "source": "cloud"}
 
 
@@ -148,24 +150,88 @@ def test_once_python_runs_there_is_no_deadline() -> None:
     assert result == 0
 
 
-def test_mode_that_is_none_is_refused_without_python_too() -> None:
+OPTIONS: list[Any] = [
+    {},
+    {"model": "smollm2-135m", "vision": None, "mode": "only_on_device", "poolMiB": 1, "cloud": None, "adapter": "none"},
+    {"mode": "only_in_cloud", "cloud": "/x", "adapter": "software", "poolMiB": 65536},
+    *(
+        {"model": name}
+        for name in ("a.gguf", "A/B.GGUF?x=1#y", "http://h/a.gguf", "", " ", "a b", "x/y", "-a", 5, None)
+    ),
+    *({"vision": name} for name in ("cat", "a.b_c-d", "", "a/b", 1, True)),
+    *({"mode": name} for name in ("fast", "", None, 1)),
+    *({"poolMiB": size} for size in (0, 65537, 1.5, "900", None, True, 900.0)),
+    *({"cloud": url} for url in ("", "  ", 7, "stream", "https://h/x")),
+    *({"adapter": name} for name in ("gpu", None)),
+    {"mode": "only_in_cloud", "cloud": None},
+    {"pool_mib": 5},
+    {"colour": "red"},
+]
+
+
+def test_options_are_checked_as_python_checks_them() -> None:
+    verdicts = run_node(
+        """
+        const { checkOptions } = await import(web + "options.js");
+        return input.map((options) => {
+          try { checkOptions(options, "http://shop.example/"); return null; } catch (error) { return error.code; }
+        });
+        """,
+        OPTIONS,
+    )
+    names = {camel(name): name for name in OPTION_NAMES}
+    expected: list[str | None] = []
+    for options in OPTIONS:
+        try:
+            ClientOptions.checked({names.get(name, f"?{name}"): value for name, value in options.items()})
+            expected.append(None)
+        except BadArgument as error:
+            expected.append(error.code)
+    assert verdicts == expected
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ("null", "must be an object; it was null"),
+        ("5", "must be an object; it was 5"),
+        ("{ onProgress: 5 }", "onProgress must be a function; it was 5"),
+        ("{ poolMiB: NaN }", "poolMiB must be a whole number from 1 to 65536; it was NaN"),
+        ("{ poolMiB: 5n }", "poolMiB must be a whole number from 1 to 65536; it was 5"),
+        ('{ mode: "fast" }', "mode must be one of prefer_on_device, only_on_device, prefer_in_cloud, only_in_cloud"),
+        ("{ pool_mib: 5 }", "createClient does not know pool_mib; it takes model, vision"),
+        ('{ cloud: "http://" }', "cloud must be an address"),
+    ],
+)
+def test_bad_options_start_no_worker(options: str, says: str) -> None:
+    result = js(f"return [await failure(() => createClient({options})), worker];")
+    assert result[0]["code"] == "bad_argument"
+    assert result[0]["ours"]
+    assert says in result[0]["message"]
+    assert result[1] is None
+
+
+def test_options_that_are_undefined_are_not_given() -> None:
+    result = js("await opening({ model: undefined, cloud: undefined }); return posted[0].options;")
+    assert result == {}
+
+
+def test_only_on_device_rejects_where_python_cannot_run() -> None:
     result = js(
         """
-        const wrong = createClient({ mode: "fast" });
-        worker.say({ dead: "blocked" });
-        const only = failure(() => wrong);
         const device = createClient({ mode: "only_on_device" });
         worker.say({ dead: "blocked" });
-        return [await only, await failure(() => device)];
+        return failure(() => device);
         """
     )
-    assert [entry["code"] for entry in result] == ["bad_argument", "no_device"]
+    assert result["code"] == "no_device"
+    assert "blocked" in result["message"]
 
 
 def test_refused_open_ends_the_worker() -> None:
     result = js(
         """
-        const client = failure(() => createClient({ poolMiB: 0 }));
+        const client = failure(() => createClient({ model: "gpt-9" }));
         const error = { code: "bad_argument", message: "No.", details: {} };
         worker.answer = ({ id }) => worker.say({ re: id, error });
         return [await client, worker.ended];

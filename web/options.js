@@ -1,0 +1,59 @@
+// createClient's options, checked before a worker is started for them: by the rules of pyapp/door/options.py, which also
+// knows what models the site has (tests/unit/test_tandem_js.py compares the two).
+
+import { TandemError } from "./tandem-error.js";
+
+const NAME = /^[A-Za-z0-9][A-Za-z0-9._-]*$/;
+const isName = (value) => typeof value === "string" && NAME.test(value);
+const isModelFile = (value) => typeof value === "string" && /^[^?#]*\.gguf([?#].*)?$/is.test(value);
+const oneOf = (...names) => [(value) => names.includes(value), `one of ${names.join(", ")}`];
+
+const RULES = {
+  model: [(value) => isName(value) || isModelFile(value), "the name of a model of this site, or the URL of a .gguf file"],
+  vision: [(value) => value === null || isName(value), "the name of a vision model of this site, or null"],
+  mode: oneOf("prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"),
+  poolMiB: [(value) => Number.isInteger(value) && value >= 1 && value <= 65536, "a whole number from 1 to 65536"],
+  cloud: [
+    (value) => value === null || (typeof value === "string" && value.trim() !== ""),
+    "the URL of the gateway's stream, or null",
+  ],
+  adapter: oneOf("auto", "software", "none"),
+  onProgress: [(value) => typeof value === "function", "a function"],
+};
+
+/** The error for a value that is not allowed: what it belongs to, what it may be, and what it was. */
+export function refuse(name, allowed, value) {
+  const was = typeof value === "string" ? `'${value.slice(0, 60)}'` : value === null ? "null" : typeof value;
+  const shown = ["number", "boolean", "bigint"].includes(typeof value) ? String(value) : was;
+  return new TandemError("bad_argument", `${name} must be ${allowed}; it was ${shown}.`, { argument: name, allowed });
+}
+
+/** The options that were given, with addresses made absolute to `page`. Throws bad_argument. */
+export function checkOptions(options, page) {
+  if (options === null || typeof options !== "object") throw refuse("The argument of createClient", "an object", options);
+  const given = Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
+  const strange = Object.keys(given).filter((name) => !Object.hasOwn(RULES, name));
+  if (strange.length) {
+    const message = `createClient does not know ${strange.join(", ")}; it takes ${Object.keys(RULES).join(", ")}.`;
+    throw new TandemError("bad_argument", message, { unknown: strange });
+  }
+  for (const [name, value] of Object.entries(given)) {
+    const [fits, allowed] = RULES[name];
+    if (!fits(value)) throw refuse(name, allowed, value);
+  }
+  if (given.mode === "only_in_cloud" && given.cloud === null) {
+    throw refuse("cloud", "a URL when mode is only_in_cloud", null);
+  }
+  // The worker's own address is another one than the page's, so relative addresses are resolved here.
+  if (given.model && isModelFile(given.model)) given.model = absolute("model", given.model, page);
+  if (given.cloud) given.cloud = absolute("cloud", given.cloud, page);
+  return given;
+}
+
+function absolute(name, address, page) {
+  try {
+    return new URL(address, page).href;
+  } catch {
+    throw refuse(name, "an address", address);
+  }
+}
