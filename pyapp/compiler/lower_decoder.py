@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from math import ceil
 
+from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Dispatch, Shader
 from .graph import Graph, Op, Tensor
@@ -76,8 +77,14 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     tile = TOKEN_TILE if tokens > 1 else 1
     lanes, rows, workgroup = linear_shape(limits, tokens, n_all)
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
+    pieces = pieces_of(weight, limits)
+    if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):
+        raise BadModel(
+            f"{op.name} needs its {n_all} rows in one binding, and this device's bindings hold {pieces[0][1]} of them.",
+            rows=n_all,
+        )
     out: list[Dispatch] = []
-    for first, n in pieces_of(weight, limits):
+    for first, n in pieces:
         shader = Shader.of(
             "linear",
             FMT=weight.fmt,

@@ -7,10 +7,14 @@ The passes only merge what one kernel can do in one walk over its weights; the r
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
-from .graph import Graph, Op
+from ..gpu.limits import DeviceLimits
+from .graph import Graph, Op, Tensor
+from .lower_decoder import pieces_of
 
 Pass = Callable[[Graph], Graph]
+Fits = Callable[[Tensor], bool]
 
 
 def _only_reader(graph: Graph, tensor: str) -> Op | None:
@@ -19,18 +23,24 @@ def _only_reader(graph: Graph, tensor: str) -> Op | None:
 
 
 def _into_epilogue(
-    graph: Graph, kind: str, epilogue: str, takes: tuple[str, ...] = (), reads_as: str | None = None
-) -> Graph:
+    graph: Graph, kind: str, epilogue: str, takes: tuple[str, ...] = (), reads_as: str | None = None,
+    fits: Fits | None = None,
+) -> Graph:  # fmt: skip
     """linear → an operation of ``kind`` that alone reads it becomes a linear with that ``epilogue``.
 
     ``takes``: inputs that the linear takes over; ``reads_as``: the role in which the product must be read, if any will
-    not do.
+    not do; ``fits``: whether the weight lies in one binding, which an epilogue needs that goes by the rows' numbers.
     """
     ops: list[Op] = []
     dropped: set[str] = set()
     for op in graph.ops:
         reader = _only_reader(graph, op.output) if op.kind == "linear" and not op.attrs.get("epilogue") else None
-        if reader and reader.kind == kind and (reads_as is None or reader.inputs[reads_as] == op.output):
+        if (
+            reader
+            and reader.kind == kind
+            and (reads_as is None or reader.inputs[reads_as] == op.output)
+            and (fits is None or fits(graph.tensors[op.inputs["weight"]]))
+        ):
             op = op.with_(
                 output=reader.output,
                 inputs={**op.inputs, **{role: reader.inputs[role] for role in takes}},
@@ -41,9 +51,9 @@ def _into_epilogue(
     return graph.with_ops(op for op in ops if op.name not in dropped)
 
 
-def fuse_silu_mul(graph: Graph) -> Graph:
+def fuse_silu_mul(graph: Graph, fits: Fits | None = None) -> Graph:
     """linear(gate|up) → silu_mul becomes one linear that writes silu(gate) · up."""
-    return _into_epilogue(graph, "silu_mul", "silu_mul")
+    return _into_epilogue(graph, "silu_mul", "silu_mul", fits=fits)
 
 
 def fuse_residual(graph: Graph) -> Graph:
@@ -51,9 +61,9 @@ def fuse_residual(graph: Graph) -> Graph:
     return _into_epilogue(graph, "add", "residual", takes=("residual",), reads_as="x")
 
 
-def fuse_rope_cache(graph: Graph) -> Graph:
+def fuse_rope_cache(graph: Graph, fits: Fits | None = None) -> Graph:
     """linear(q|k|v) → rope_cache: the rows turn in pairs as they are written, k and v go straight to the cache."""
-    return _into_epilogue(graph, "rope_cache", "rope_cache", takes=("kv", "rope"))
+    return _into_epilogue(graph, "rope_cache", "rope_cache", takes=("kv", "rope"), fits=fits)
 
 
 def fuse_rms_norm(graph: Graph) -> Graph:
@@ -103,6 +113,19 @@ DECODER_PASSES: dict[str, Pass] = {
     "rms_norm": fuse_rms_norm,
     "attention_merge": fuse_attention_merge,
 }
+
+
+def decoder_passes(limits: DeviceLimits) -> list[Pass]:
+    """``DECODER_PASSES`` for a device: what goes by rows only where the device's bindings hold all of them."""
+
+    def fits(weight: Tensor) -> bool:
+        return len(pieces_of(weight, limits)) == 1
+
+    by_rows: dict[str, Pass] = {
+        "silu_mul": partial(fuse_silu_mul, fits=fits),
+        "rope_cache": partial(fuse_rope_cache, fits=fits),
+    }
+    return list({**DECODER_PASSES, **by_rows}.values())
 
 
 def fuse(graph: Graph, passes: Iterable[Pass] = tuple(DECODER_PASSES.values())) -> Graph:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ..compiler.lowering import lower
-from ..compiler.passes import fuse
+from ..compiler.passes import decoder_passes, fuse
 from ..errors import ContextFull
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
@@ -74,7 +74,8 @@ class LanguageModel:
         chunk = min(CHUNK, max(4, context))
         decode = build_graph(self.config, self.formats, tokens=1, context=context, splits=SPLITS)
         prefill = build_graph(self.config, self.formats, tokens=chunk, context=context, splits=1)
-        return lower(fuse(decode), limits), lower(fuse(prefill), limits)
+        passes = decoder_passes(limits)
+        return lower(fuse(decode, passes), limits), lower(fuse(prefill, passes), limits)
 
 
 class LanguageRunner:

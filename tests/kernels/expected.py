@@ -39,7 +39,7 @@ def guarded(value: Array) -> Array:
 
 
 def initial(case: Case) -> dict[str, Array]:
-    """The guarded words of every tensor but weights and state. What is not given holds NaN, so that a value which no kernel
+    """The guarded words of every tensor but weights and state. What is not given holds NaN: a value which no kernel
     writes cannot pass for one."""
     return {
         name: guarded(case.values.get(name, np.full(tensor.shape, np.nan, np.float32)))

@@ -1,0 +1,150 @@
+"""The decoder's kernels as texts: which files the cases reach, and that every variant fits its bindings and its limits.
+
+What they compute is tested where there is a GPU: ``tests/browser/test_kernels.py``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pyapp.compiler.graph import Graph, Tensor
+from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
+from pyapp.compiler.lowering import lower
+from pyapp.compiler.passes import decoder_passes, fuse
+from pyapp.gpu.limits import DeviceLimits
+from pyapp.gpu.plan import Dispatch
+from pyapp.gpu.preprocess import preprocess
+from pyapp.models.decoder import DecoderConfig, build_graph, packed_shapes
+from pyapp.weights.formats import FORMATS, row_sizes, section_sizes
+from tests.kernels import decoder_cases, vision_cases
+from tests.kernels.sampling_cases import greedy_cases, random_cases
+from tests.unit.decoder_configs import QWEN25_15B, SMOLLM2
+
+SHADERS = Path(__file__).parents[2] / "shaders"
+HARDWARE = DeviceLimits(subgroup=32, subgroup_max=32, max_binding=2 << 30, max_buffer=4 << 30)
+DEVICES = {
+    "default limits, no subgroups": DeviceLimits(),
+    "subgroups of 4": DeviceLimits(subgroup=4, subgroup_max=128),
+    "an H200": HARDWARE,
+    "SwiftShader": DeviceLimits(subgroup=4, subgroup_max=4, software=True),
+    "4 MiB bindings": replace(HARDWARE, max_binding=4 << 20, max_buffer=16 << 20),
+}
+
+
+def specialised(dispatch: Dispatch, used: set[str]) -> str:
+    """The WGSL that a dispatch compiles; the files that went into it are added to ``used``."""
+
+    def load(name: str) -> str:
+        used.add(name)
+        return (SHADERS / name).read_text(encoding="utf-8")
+
+    return preprocess(load(f"{dispatch.shader.file}.wgsl"), dict(dispatch.shader.params), load)
+
+
+def decoder_dispatches() -> Iterable[Dispatch]:
+    for case in decoder_cases.cases():
+        yield from lower(case.graph, case.limits(DeviceLimits())).dispatches
+    for draws in (*greedy_cases(), *random_cases()):
+        yield from lower(draws.graph, DeviceLimits()).dispatches
+
+
+def test_the_cases_reach_every_file() -> None:
+    by_decoder: set[str] = set()
+    by_vision: set[str] = set()
+    for dispatch in decoder_dispatches():
+        specialised(dispatch, by_decoder)
+    for case in vision_cases.cases():
+        for dispatch in lower(case.graph, case.limits(DeviceLimits())).dispatches:
+            specialised(dispatch, by_vision)
+    every = {path.name for path in SHADERS.glob("*.wgsl")}
+    assert every - by_decoder - by_vision == set()
+    # What a decoder runs is reached by a decoder's case.
+    whole: set[str] = set()
+    for config in (SMOLLM2, replace(QWEN25_15B, head_norm=True)):
+        for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4")):
+            for dispatch in (*lower(graph, HARDWARE).dispatches, *lower(fuse(graph), HARDWARE).dispatches):
+                specialised(dispatch, whole)
+    assert whole - by_decoder == set()
+    assert {f"weights_{fmt}.wgsl" for fmt in FORMATS} <= by_decoder
+
+
+def test_the_names_of_cases_are_their_own() -> None:
+    names = [case.name for case in decoder_cases.cases()]
+    assert len(names) == len(set(names))
+
+
+def graphs(config: DecoderConfig, formats: dict[str, str]) -> list[Graph]:
+    return [
+        build_graph(config, formats, tokens=tokens, context=config.context, splits=16 if tokens == 1 else 1)
+        for tokens in (1, 256)
+    ]
+
+
+def declared(wgsl: str) -> dict[int, str]:
+    """The buffer type of each ``@binding`` of a WGSL text, as a bind group layout names it."""
+    kinds = {"storage, read": "read-only-storage", "storage, read_write": "storage", "uniform": "uniform"}
+    found = re.findall(r"@group\(0\) @binding\((\d+)\) var<([^>]+)>", wgsl)
+    return {int(slot): kinds[kind] for slot, kind in found}
+
+
+def workgroup_bytes(wgsl: str) -> int:
+    """Bytes of ``var<workgroup>``: all of them are scalars, vectors or arrays of 4-byte scalars here."""
+    total = 0
+    for kind in re.findall(r"var<workgroup> \w+: ([^;]+);", wgsl):
+        array = re.fullmatch(r"array<(?:f32|u32), (\d+)>", kind)
+        words = int(array[1]) if array else {"f32": 1, "u32": 1, "vec4f": 4}[kind]
+        total += 4 * words
+    return total
+
+
+@pytest.mark.parametrize("config", [SMOLLM2, QWEN25_15B], ids=["SmolLM2", "Qwen2.5-1.5B"])
+@pytest.mark.parametrize("device", DEVICES)
+def test_kernels_keep_to_the_habits_of_the_field(config: DecoderConfig, device: str) -> None:
+    limits = DEVICES[device]
+    for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4")):
+        plan = lower(fuse(graph, decoder_passes(limits)), limits)
+        for dispatch in {d.shader: d for d in plan.dispatches}.values():
+            check_text(dispatch, specialised(dispatch, set()), limits)
+
+
+def test_the_cases_keep_to_them_too() -> None:
+    for dispatch in {d.shader: d for d in decoder_dispatches()}.values():
+        check_text(dispatch, specialised(dispatch, set()), DeviceLimits(subgroup=4))
+
+
+def check_text(dispatch: Dispatch, wgsl: str, limits: DeviceLimits) -> None:
+    label = dispatch.shader.label
+    assert declared(wgsl) == {b.slot: b.buffer_type for b in dispatch.bindings}, label
+    assert list(declared(wgsl).values()).count("uniform") <= 1
+    assert sum(kind != "uniform" for kind in declared(wgsl).values()) <= limits.max_storage_buffers, label
+    (size,) = re.findall(r"@workgroup_size\((\d+)\)", wgsl)
+    # Sampling walks a whole vocabulary with one workgroup, so there the workgroup is as wide as it may be.
+    assert int(size) in ((64, 128, 256) if "sample" in label else (64, 128)), label
+    assert int(size) <= limits.max_invocations
+    assert workgroup_bytes(wgsl) <= limits.max_workgroup_storage // 2, label
+    assert all(0 < count <= limits.max_workgroups for count in dispatch.workgroups), label
+    lanes = dict(dispatch.shader.params).get("LANES", 1)
+    assert lanes <= max(1, limits.subgroup)
+    assert ("enable subgroups;" in wgsl) == (lanes > 1), label
+    # One buffer may not be bound both ways in a dispatch: weights are read-only, the workspace is always writable.
+    assert all((b.section == "data") == (b.mode == "read_write") for b in dispatch.bindings if b.tensor != "state")
+
+
+@pytest.mark.parametrize("fmt", FORMATS)
+@pytest.mark.parametrize(("n", "k"), [(151936, 1536), (49152, 576), (300, 64), (65, 8960)])
+def test_pieces_of_a_weight_fit_a_binding_and_are_the_whole(fmt: str, n: int, k: int) -> None:
+    tensor = Tensor("w", (n, k), "weight", fmt=fmt)
+    for binding in (4 << 20, 128 << 20, 2 << 30):
+        pieces = pieces_of(tensor, DeviceLimits(max_binding=binding))
+        assert [first for first, _ in pieces] == [0, *[first + rows for first, rows in pieces][:-1]]
+        assert sum(rows for _, rows in pieces) == n
+        for first, rows in pieces:
+            assert max(section_sizes(fmt, rows, k)) <= binding
+            # A binding's offset is a multiple of 256 bytes, in both sections and in the rows of the result.
+            assert [first * row % 256 for row in (*row_sizes(fmt, k), 4)] == [0, 0, 0]
+    assert weight_bytes(tensor) == sum(row_sizes(fmt, k)) * n
