@@ -193,6 +193,8 @@ class UrlOrigin:
         await chunks.put(index, buffer, sha256)
 
     def _check_start(self, buffer: Buffer) -> None:
+        if self._buffers.size(buffer) == 0:
+            raise BadModel("The model file is empty (0 bytes).", bytes=0)
         head = to_numpy(self._buffers, self._buffers.view(buffer, 0, min(64, self._buffers.size(buffer)))).tobytes()
         if looks_like_html(head):
             raise web_page(self._what)

@@ -96,6 +96,7 @@ def looks_like_html(head: bytes) -> bool:
 
 
 def web_page(what: str) -> BadWeights:
+    what = what[0].lower() + what[1:]
     return BadWeights(
         f"The server sent a web page instead of {what}; the address is wrong, or a login or proxy page is in the way.",
         reason="html",
