@@ -5,6 +5,7 @@ gpu_ledger.js wraps the methods of GPUDevice and its kin inside the worker, befo
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -124,7 +125,7 @@ async def test_a_token_is_one_submit_of_the_plan(ready: Door, sampling: str) -> 
         if sampling == "greedy":
             assert len(await ready.inspect("greedy", PROMPT, tokens)) == tokens
         else:
-            events = await ready.generate(prompt="x", maxTokens=tokens, temperature=5, seed=11)
+            events = await ready.generate(prompt="x", maxTokens=tokens, temperature=2, seed=11)
             assert [event["completionTokens"] for event in events if event["type"] == "usage"] == [tokens]
         spent.append(increase(before, await ledger(ready.page)))
     more = {name: spent[1][name] - spent[0][name] for name in spent[0]}
@@ -147,8 +148,10 @@ async def test_closing_gives_everything_back(door: Door) -> None:
     await door.open(model=MODELS["llama"], poolMiB=POOL >> 20)
     await door.generate(prompt="hello", maxTokens=4)
     sizes = (await ledger(door.page))["sizes"]
+    gone = asyncio.Event()
+    door.page.workers[0].on("close", lambda _: gone.set())
     await door.close()
-    assert door.page.workers == []
+    await asyncio.wait_for(gone.wait(), 10)
     last = await door.page.evaluate("() => lastLedger")
     assert (last["destroyedBuffers"], last["destroyedBytes"]) == (len(sizes), sum(sizes))
     assert last["destroyedDevices"] == 1
