@@ -77,7 +77,7 @@ export function checkSampling(request) {
   number("topK", 0, 0, 2 ** 31 - 1);
   return {
     maxTokens: number("maxTokens", 256, 1, 2 ** 31 - 1),
-    temperature: number("temperature", 0, 0, 10, () => true, "a number"),
+    temperature: number("temperature", 0, 0, 2, () => true, "a number"),
     topP: number("topP", 1, 0, 1, (p) => p > 0, "a number above 0,"),
     seed: number("seed", 0, 0, 2 ** 32 - 1),
   };

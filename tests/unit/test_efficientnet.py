@@ -13,15 +13,15 @@ from numpy.typing import NDArray
 from PIL import Image
 from safetensors.numpy import load, save
 
-from pyapp.gpu.limits import DeviceLimits
 from pyapp.compiler.lower_vision import LOWERINGS
 from pyapp.compiler.memory import plan_memory
 from pyapp.compiler.passes_vision import run_passes
-from pyapp.gpu.plan import Dispatch
-from pyapp.gpu.preprocess import preprocess
 from pyapp.compiler.reference import run
 from pyapp.engine.cpu_vision import CpuVision
 from pyapp.errors import BadImage, BadModel
+from pyapp.gpu.limits import DeviceLimits
+from pyapp.gpu.plan import Dispatch
+from pyapp.gpu.preprocess import preprocess
 from pyapp.models.efficientnet import (
     BLOCK_BYTES,
     build_graph,

@@ -219,7 +219,8 @@ async def test_cancelling_ends_the_request(server: FakeServer, disk: FakeDisk) -
 FAULTS = st.one_of(
     st.builds(Fault, cut_at=st.integers(0, 4500), ends_early=st.booleans()),
     st.builds(Fault, status=st.sampled_from([403, 429, 500])),
-    st.builds(Fault, body=st.sampled_from([b"", b"x" * 4500, b"<html>", b"GGUF"])),
+    # Not b"GGUF" alone: twice in a row it is a server with another file under the same ETag, which nothing can tell.
+    st.builds(Fault, body=st.sampled_from([b"", b"x" * 4500, b"<html>"])),
     st.just(Fault(offline=True)),
 )
 
