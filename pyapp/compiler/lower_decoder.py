@@ -48,10 +48,10 @@ def linear_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
-    """(first row, rows) of each run of a weight's rows that one binding can hold; runs start at multiples of 64 rows,
+    """(first row, rows) of each run of a weight's rows that one binding can hold; runs start at multiples of 128 rows,
     which keeps every section's offset a multiple of 256 bytes."""
     n, k = tensor.shape
-    most = limits.max_binding // (k // 32 * QUANT_BYTES[tensor.fmt]) // 64 * 64
+    most = limits.max_binding // (k // 32 * QUANT_BYTES[tensor.fmt]) // 128 * 128
     return [(first, min(most, n - first)) for first in range(0, n, most)]
 
 
