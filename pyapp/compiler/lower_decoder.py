@@ -7,7 +7,7 @@ device may run with, and a device without subgroups gets one lane, which needs n
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil
+from math import ceil, gcd
 
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
@@ -48,10 +48,21 @@ def linear_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
-    """(first row, rows) of each run of a weight's rows that one binding can hold; runs start at multiples of 128 rows,
-    which keeps every section's offset a multiple of 256 bytes."""
+    """(first row, rows) of each run of a weight's rows that one binding can hold. Runs start where the offsets of both
+    sections and of the float32 results are multiples of 256 bytes. Raises BadModel where no run is small enough."""
     n, k = tensor.shape
-    most = limits.max_binding // (k // 32 * QUANT_BYTES[tensor.fmt]) // 128 * 128
+    row = k // 32 * QUANT_BYTES[tensor.fmt]
+    if n * row <= limits.max_binding:
+        return [(0, n)]
+    step = 256 // gcd(256, 4, row, k // 32 * SCALE_BYTES.get(tensor.fmt, 256))
+    most = limits.max_binding // row // step * step
+    if not most:
+        raise BadModel(
+            f"{step} rows of {tensor.name} take {step * row} bytes, and one binding of this device holds "
+            f"{limits.max_binding}; choose a smaller model.",
+            need=step * row,
+            limit=limits.max_binding,
+        )
     return [(first, min(most, n - first)) for first in range(0, n, most)]
 
 

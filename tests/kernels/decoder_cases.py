@@ -230,10 +230,10 @@ def _prologues_and_epilogues() -> Iterator[Case]:
 
 
 def _pieces() -> Iterator[Case]:
-    yield linear("f32 in pieces, bias", "f32", 200, 64, bias=True, max_binding=128 * 64 * 4)
-    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 64, tokens=7, count=6, max_binding=128 * 32)
+    yield linear("f32 in pieces, bias", "f32", 200, 64, bias=True, max_binding=64 * 64 * 4)
+    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 64, tokens=7, count=6, max_binding=64 * 32)
     yield linear("q8 in pieces, residual", "q8", 130, 96, epilogue="residual", max_binding=128 * 96)
-    yield linear("g8 in pieces, norm", "g8", 130, 64, prologue="rms_norm", max_binding=128 * 64 + 255)
+    yield linear("g8 in pieces, norm", "g8", 130, 64, prologue="rms_norm", max_binding=64 * 64 + 255)
 
 
 def attention(
@@ -308,8 +308,8 @@ def embed(name: str, fmt: str, vocab: int, k: int, *, tokens: int = 1, count: in
 def _embed() -> Iterator[Case]:
     yield embed("embed the state's token", "q8", 100, 96)
     yield embed("embed 5 of 6 ids", "q4", 100, 2080, tokens=6, count=5)
-    yield embed("embed from pieces", "f32", 200, 64, tokens=6, count=6, max_binding=128 * 64 * 4)
-    yield embed("embed the state's token from pieces", "g4", 130, 64, max_binding=128 * 32)
+    yield embed("embed from pieces", "f32", 200, 64, tokens=6, count=6, max_binding=64 * 64 * 4)
+    yield embed("embed the state's token from pieces", "g4", 130, 64, max_binding=64 * 32)
     for fmt in ("g8", "f16", "bf16"):
         yield embed(f"embed from {fmt}", fmt, 40, 64)
 

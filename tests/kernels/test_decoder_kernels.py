@@ -16,6 +16,7 @@ from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import decoder_passes, fuse
+from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
@@ -136,10 +137,10 @@ def check_text(dispatch: Dispatch, wgsl: str, limits: DeviceLimits) -> None:
 
 
 @pytest.mark.parametrize("fmt", FORMATS)
-@pytest.mark.parametrize(("n", "k"), [(151936, 1536), (49152, 576), (300, 64), (65, 8960)])
+@pytest.mark.parametrize(("n", "k"), [(151936, 1536), (49152, 576), (300, 64), (65, 8960), (60000, 96)])
 def test_pieces_of_a_weight_fit_a_binding_and_are_the_whole(fmt: str, n: int, k: int) -> None:
     tensor = Tensor("w", (n, k), "weight", fmt=fmt)
-    for binding in (4 << 20, 128 << 20, 2 << 30):
+    for binding in (3 << 20, 128 << 20, 2 << 30):
         pieces = pieces_of(tensor, DeviceLimits(max_binding=binding))
         assert [first for first, _ in pieces] == [0, *[first + rows for first, rows in pieces][:-1]]
         assert sum(rows for _, rows in pieces) == n
@@ -148,3 +149,8 @@ def test_pieces_of_a_weight_fit_a_binding_and_are_the_whole(fmt: str, n: int, k:
             # A binding's offset is a multiple of 256 bytes, in both sections and in the rows of the result.
             assert [first * row % 256 for row in (*row_sizes(fmt, k), 4)] == [0, 0, 0]
     assert weight_bytes(tensor) == sum(row_sizes(fmt, k)) * n
+
+
+def test_rows_too_long_for_any_binding_are_refused() -> None:
+    with pytest.raises(BadModel, match=f"64 rows of w take {64 * 8960 * 4} bytes, and one binding .* holds 1048576;"):
+        pieces_of(Tensor("w", (65, 8960), "weight"), DeviceLimits(max_binding=1 << 20))

@@ -103,8 +103,8 @@ def test_what_does_not_fit_a_binding_is_not_fused_by_its_rows() -> None:
     assert first[0] == ("linear", "rope_cache")  # 2,048 rows of 768 bytes
     assert [kind for kind, _ in first].count("silu_mul") == 1  # 17,920 rows of them do not fit 4 MiB
     gate_up = [d for d in lower(fused, small).dispatches if d.operation == "layers.0.gate_up_out"]
-    assert [d.bindings[0].offset // 768 for d in gate_up] == [0, 5376, 10752, 16128]
-    with pytest.raises(BadModel, match=r"needs its 17920 rows in one binding, .* hold 5376 of them"):
+    assert [d.bindings[0].offset // 768 for d in gate_up] == [0, 5440, 10880, 16320]
+    with pytest.raises(BadModel, match=r"needs its 17920 rows in one binding, .* hold 5440 of them"):
         lower(fuse(graph), small)
     assert fuse(graph, decoder_passes(GPU)) == fuse(graph)
 
