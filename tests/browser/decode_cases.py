@@ -20,28 +20,27 @@ def _digest(pixels: Any) -> str:
 
 
 class _Bitmaps:
-    """Counts the bitmaps that are made and closed while it is entered."""
+    """Keeps the bitmaps that are made while it is entered."""
 
     def __enter__(self) -> _Bitmaps:
-        self.made = self.closed = 0
-        self._make, self._close = js.createImageBitmap, js.ImageBitmap.prototype.close
-        self._proxies = [create_proxy(self._counted_make), create_proxy(self._counted_close, capture_this=True)]
-        js.createImageBitmap, js.ImageBitmap.prototype.close = self._proxies
+        self.made: list[Any] = []
+        self._make = js.createImageBitmap
+        js.createImageBitmap = self._proxy = create_proxy(self._counted)
         return self
 
     def __exit__(self, *_: object) -> None:
-        js.createImageBitmap, js.ImageBitmap.prototype.close = self._make, self._close
-        for proxy in self._proxies:
-            proxy.destroy()
+        js.createImageBitmap = self._make
+        self._proxy.destroy()
 
-    async def _counted_make(self, *args: Any) -> Any:
+    async def _counted(self, *args: Any) -> Any:
         bitmap = await self._make(*args)
-        self.made += 1
+        self.made.append(bitmap)
         return bitmap
 
-    def _counted_close(self, this: Any) -> None:
-        self.closed += 1
-        self._close.call(this)
+    @property
+    def open(self) -> int:
+        """How many are not closed; a closed one has no size."""
+        return sum(bitmap.width != 0 for bitmap in self.made)
 
 
 async def decode(content: str) -> dict[str, Any]:
@@ -52,7 +51,7 @@ async def decode(content: str) -> dict[str, Any]:
         try:
             pixels, width, height = await decode_image(blob)
         except TandemError as error:
-            return {**error.as_dict(), "open": bitmaps.made - bitmaps.closed}
+            return {**error.as_dict(), "open": bitmaps.open}
     seconds = time.monotonic() - start
     return {
         "size": [width, height],
@@ -62,8 +61,8 @@ async def decode(content: str) -> dict[str, Any]:
         "input_sha256": _digest(to_model_input(pixels)),
         "corners": [pixels[y, x].tolist() for y in (2, -3) for x in (2, -3)] if min(pixels.shape[:2]) > 5 else [],
         "first": pixels[0, :8].tolist(),
-        "made": bitmaps.made,
-        "open": bitmaps.made - bitmaps.closed,
+        "made": len(bitmaps.made),
+        "open": bitmaps.open,
         "seconds": round(seconds, 3),
     }
 

@@ -26,7 +26,7 @@ RED, GREEN, BLUE, YELLOW = (200, 20, 30), (20, 180, 40), (30, 40, 210), (220, 20
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
     page = await browser.new_page()
-    await page.goto(site + "/lab.html")
+    await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
     yield await PyodidePage.start(page, site)
     await page.close()
 
@@ -47,9 +47,11 @@ def saved(picture: Image.Image, format_: str, **options: Any) -> bytes:
 
 def quarters(width: int, height: int, mode: str = "RGB") -> Image.Image:
     """Red and green above, blue and yellow below."""
-    small = Image.new("RGB", (2, 2))
-    small.putdata([RED, GREEN, BLUE, YELLOW])
-    return small.resize((width, height), Image.Resampling.NEAREST).convert(mode)
+    small = Image.new("P", (2, 2))
+    small.putpalette([value for colour in (RED, GREEN, BLUE, YELLOW) for value in colour])
+    small.putdata([0, 1, 2, 3])
+    picture = small.resize((width, height), Image.Resampling.NEAREST)
+    return picture if mode == "P" else picture.convert("RGB").convert(mode)
 
 
 def near(colours: list[list[int]], *expected: tuple[int, int, int]) -> bool:
@@ -78,7 +80,7 @@ async def test_colour_profiles_are_left_alone(python: PyodidePage) -> None:
 
 @pytest.mark.parametrize("mode", ["L", "P", "1", "I;16"])
 async def test_grey_and_palette(python: PyodidePage, mode: str) -> None:
-    picture = Image.new("I;16", (9, 7), 0x8080) if mode == "I;16" else quarters(9, 7).convert(mode)
+    picture = Image.new("I;16", (9, 7), 0x8080) if mode == "I;16" else quarters(9, 7, mode)
     expected = Image.new("RGB", (9, 7), (128, 128, 128)) if mode == "I;16" else picture.convert("RGB")
     found = await decode(python, saved(picture, "PNG"))
     assert found["sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
@@ -100,19 +102,14 @@ async def test_a_turned_photo(python: PyodidePage, size: tuple[int, int]) -> Non
     exif[0x0112] = 6  # shown turned to the right
     found = await decode(python, saved(quarters(*size), "JPEG", exif=exif, quality=95))
     assert found["size"] == [size[1], size[0]]
-    assert found["shape"] == ([80, 60, 3] if size[0] == 80 else [2048, 1536, 3])
+    height, width, _ = found["shape"]
+    assert (height, width) == (80, 60) if size[0] == 80 else (height == 2048 and 1536 <= width <= 1537)
     assert near(found["corners"], BLUE, RED, YELLOW, GREEN)
 
 
 async def test_a_photo_of_108_megapixels(python: PyodidePage) -> None:
     found = await decode(python, saved(quarters(12_000, 9_000), "JPEG"))
     assert (found["size"], found["shape"]) == ([12_000, 9_000], [1536, 2048, 3])
-    assert near(found["corners"], RED, GREEN, BLUE, YELLOW)
-
-
-async def test_a_picture_that_no_canvas_holds(python: PyodidePage) -> None:
-    found = await decode(python, saved(quarters(20_000, 20_000, "P"), "PNG"))
-    assert (found["size"], found["shape"]) == ([20_000, 20_000], [2048, 2048, 3])
     assert near(found["corners"], RED, GREEN, BLUE, YELLOW)
 
 
@@ -124,10 +121,13 @@ async def test_a_panorama_keeps_its_short_side(python: PyodidePage) -> None:
     assert found["shape"][1] == 8192
 
 
-@pytest.mark.parametrize(("size", "shape"), [((30, 20), [20, 30, 3]), ((3000, 2000), [1365, 2048, 3])])
+@pytest.mark.parametrize(("size", "shape"), [((30, 20), [20, 30, 3]), ((4000, 3000), [1536, 2048, 3])])
 async def test_a_format_whose_header_is_not_read(python: PyodidePage, size: tuple[int, int], shape: list[int]) -> None:
     found = await decode(python, saved(quarters(*size), "AVIF"))
-    assert (found["size"], found["shape"]) == (list(size), shape)
+    # Only the width is asked for; the browser rounds the height that goes with it, to either side.
+    assert (found["size"], found["shape"][1:]) == (list(size), shape[1:])
+    assert abs(found["shape"][0] - shape[0]) <= 1
+    assert found["made"] == (1 if size[0] == 30 else 2)
     assert near(found["corners"], RED, GREEN, BLUE, YELLOW)
 
 
@@ -173,3 +173,9 @@ async def test_what_is_no_picture(python: PyodidePage, content: bytes, words: st
 async def test_what_is_no_blob(python: PyodidePage) -> None:
     found = await python.run("browser.decode_cases", "decode_something_else", FILES)
     assert (found["code"], found["message"]) == ("bad_argument", "The picture must be a Blob or a File.")
+
+
+async def test_a_picture_that_no_canvas_holds(python: PyodidePage) -> None:
+    found = await decode(python, saved(quarters(20_000, 20_000, "P"), "PNG"))
+    assert (found["size"], found["shape"]) == ([20_000, 20_000], [2048, 2048, 3])
+    assert near(found["corners"], RED, GREEN, BLUE, YELLOW)

@@ -94,7 +94,7 @@ async def test_a_file_that_is_no_image_harms_nothing(open_page: Open, data: Path
 
 async def test_where_python_cannot_start_the_cloud_still_writes(open_page: Open, site: str) -> None:
     page = await open_page("")
-    await page.context.route("**/pyodide.asm.wasm", lambda route: route.fulfill(status=404, body=""))
+    await page.context.route("**/pyodide.mjs", lambda route: route.fulfill(status=404, body=""))
     await page.goto(f"{site}/")
     await expect(part(page, "badge")).to_have_attribute("data-source", "cloud", timeout=LOAD_MS)
     await part(page, "photo").set_input_files(photo())
