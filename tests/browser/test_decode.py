@@ -103,7 +103,7 @@ async def test_a_turned_photo(python: PyodidePage, size: tuple[int, int]) -> Non
     found = await decode(python, saved(quarters(*size), "JPEG", exif=exif, quality=95))
     assert found["size"] == [size[1], size[0]]
     height, width, _ = found["shape"]
-    assert (height, width) == (80, 60) if size[0] == 80 else (height == 2048 and 1536 <= width <= 1537)
+    assert (height, width) == (80, 60) if size[0] == 80 else (height == 2048 and 1536 <= width <= 1537)  # rounded up
     assert near(found["corners"], BLUE, RED, YELLOW, GREEN)
 
 
@@ -121,13 +121,14 @@ async def test_a_panorama_keeps_its_short_side(python: PyodidePage) -> None:
     assert found["shape"][1] == 8192
 
 
-@pytest.mark.parametrize(("size", "shape"), [((30, 20), [20, 30, 3]), ((4000, 3000), [1536, 2048, 3])])
-async def test_a_format_whose_header_is_not_read(python: PyodidePage, size: tuple[int, int], shape: list[int]) -> None:
+@pytest.mark.parametrize(("size", "shape", "steps"), [((30, 20), (20, 30), 1), ((4000, 3000), (1536, 2048), 2)])
+async def test_a_format_whose_header_is_not_read(
+    python: PyodidePage, size: tuple[int, int], shape: tuple[int, int], steps: int
+) -> None:
     found = await decode(python, saved(quarters(*size), "AVIF"))
-    # Only the width is asked for; the browser rounds the height that goes with it, to either side.
-    assert (found["size"], found["shape"][1:]) == (list(size), shape[1:])
-    assert abs(found["shape"][0] - shape[0]) <= 1
-    assert found["made"] == (1 if size[0] == 30 else 2)
+    assert (found["size"], found["made"]) == (list(size), steps)
+    assert found["shape"][1] == shape[1]
+    assert shape[0] <= found["shape"][0] <= shape[0] + steps - 1  # the browser rounds the side it is not told up
     assert near(found["corners"], RED, GREEN, BLUE, YELLOW)
 
 
