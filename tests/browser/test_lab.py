@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from playwright.async_api import Page, expect
 
 from .conftest import Open
@@ -48,6 +50,32 @@ async def test_python_by_hand(open_page: Open) -> None:
     picture = photo()
     await page.get_by_label("A photo, as the variable photo").set_input_files(picture)
     assert (await run(page, "photo[:4], len(photo)")).strip() == f"(b'\\x89PNG', {len(picture['buffer'])})"
+
+
+async def run_example(page: Page, name: str) -> str:
+    """Runs one of the page's examples on the software adapter; it must not raise."""
+    await page.locator(f"[data-example={name}]").click()
+    code = await part(page, "code").input_value()
+    assert '"auto"' in code
+    printed = await run(page, code.replace('"auto"', '"software"'), timeout=240_000)
+    assert await part(page, "output").get_attribute("data-ok") == "true", printed
+    return printed
+
+
+async def test_the_examples_work(open_page: Open, data: Path) -> None:
+    page = await open_page("/lab.html")
+    await part(page, "run").and_(page.locator(":enabled")).wait_for(timeout=START_MS)
+    assert "swiftshader" in (await run_example(page, "probe")).lower()
+    await page.get_by_label("A photo, as the variable photo").set_input_files(data / "pics" / "coffee.png")
+    seen = await run_example(page, "describe")
+    assert "espresso" in seen.splitlines()[0]
+    assert "by device" in seen
+    text = await run_example(page, "generate")
+    assert "'type': 'usage'" in text
+    assert "'source': 'device'" in text
+    plan = await run_example(page, "plan")
+    assert "dispatches a layer" in plan
+    assert len(plan.splitlines()) >= 6
 
 
 async def test_only_the_lab_may_evaluate_strings(open_page: Open, site: str) -> None:

@@ -254,6 +254,19 @@ async def test_first_download_is_announced_with_its_size(open_page: Open, site: 
     await expect(part(page, "notice")).to_be_hidden()
 
 
+@pytest.mark.parametrize(("length", "said"), [("12345678", "12.3 MB"), (None, "size unknown")])
+async def test_a_model_file_by_its_address_is_announced_too(
+    open_page: Open, site: str, length: str | None, said: str
+) -> None:
+    page = await open_page("", fake=True, init=SAVE_DATA)
+    headers = {"content-length": length} if length else {}
+    await page.context.route("**/some.gguf", lambda route: route.fulfill(status=200, headers=headers, body=""))
+    await page.goto(f"{site}/?model=files/some.gguf&vision=none")
+    await expect(part(page, "notice")).to_contain_text(f"some.gguf: {said}")
+    await expect(page.get_by_text("does not say which languages")).to_be_visible()
+    await expect(page.locator("option[value=zh]")).to_be_enabled()
+
+
 SAVE_DATA = "Object.defineProperty(navigator, 'connection', { value: { saveData: true } });"
 
 

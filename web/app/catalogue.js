@@ -63,13 +63,13 @@ async function missing({ name, url, bytes }) {
 // The address of a .gguf as a catalogue entry. Its server may not say how big it is, or not to us.
 async function fileAt(address) {
   if (!address || !/\.gguf($|[?#])/i.test(address)) return null;
-  const { href, pathname } = new URL(address, document.baseURI);
-  let bytes = null;
   try {
-    const answer = await fetch(href, { method: "HEAD" });
-    bytes = answer.ok ? Number(answer.headers.get("content-length")) || null : null;
+    const { href, pathname } = new URL(address, document.baseURI);
+    const entry = { title: pathname.split("/").pop(), url: href, bytes: null };
+    const answer = await fetch(href, { method: "HEAD" }).catch(() => null);
+    if (answer?.ok) entry.bytes = Number(answer.headers.get("content-length")) || null;
+    return entry;
   } catch {
-    // Unknown is what we say then.
+    return null; // no address at all: createClient says so
   }
-  return { title: decodeURIComponent(pathname.split("/").pop()), url: href, bytes };
 }
