@@ -221,7 +221,7 @@ async def test_a_full_quota_goes_on_in_memory(
     context = lasting if window == "ordinary" else await browser.new_context()
     page, wanted = await open_store(context, url), await packed_digest()
     # Room for nothing, for a part of the file, for the file but not the blob; and then for everything. (A growing file
-    # is counted with the next power of two: 8 MiB for these 5. Seen: 9.25 to 10 MiB hold the file alone in both windows.)
+    # is counted with the next power of two: 8 MiB for these 5. 9.25 to 10 MiB hold the file alone, in both windows.)
     for room, stored in (
         (1, (False, False)),
         (3 << 20, (False, False)),
