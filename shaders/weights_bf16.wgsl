@@ -1,15 +1,5 @@
 // Plain bfloat16 rows, two a word: the upper half of a float32.
-const UNIT = vec4f(1.0);
-
-fn load_block(row: u32, b: u32) -> Block {
-    let at = (row * NB + b) * 4u;
-    let p = wq[at];
-    let q = wq[at + 1u];
-    let r = wq[at + 2u];
-    let s = wq[at + 3u];
-    return Block(halves(p.xy), halves(p.zw), halves(q.xy), halves(q.zw), halves(r.xy), halves(r.zw), halves(s.xy), halves(s.zw),
-        vec4f(1.0, 0.0, 1.0, 0.0));
-}
+//#include "plain_halves.wgsl"
 
 fn halves(w: vec2u) -> vec4f {
     return bitcast<vec4f>(vec4u(w.x << 16u, w.x & 0xffff0000u, w.y << 16u, w.y & 0xffff0000u));

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
 from .graph import Graph, Op
-
-Pass = Callable[[Graph], Graph]
+from .passes import Pass
 
 
 def fuse_residual(graph: Graph) -> Graph:
@@ -56,12 +53,6 @@ def fuse_activation(graph: Graph) -> Graph:
 
 VISION_PASSES: tuple[Pass, ...] = (fuse_residual, fuse_activation)
 """In this order: a residual goes into a convolution that has no activation yet."""
-
-
-def run_passes(graph: Graph, passes: Sequence[Pass] = VISION_PASSES) -> Graph:
-    for one in passes:
-        graph = one(graph)
-    return graph
 
 
 def _pointwise(op: Op) -> bool:

@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..compiler.graph import Graph
-from ..compiler.passes_vision import run_passes
+from ..compiler.passes import fuse
+from ..compiler.passes_vision import VISION_PASSES
 from ..compiler.reference import run
 from ..errors import BadImage
 from ..models.efficientnet import SIDE, build_graph, execution_order, load_tensor
@@ -25,7 +26,7 @@ class CpuVision:
     @classmethod
     async def create(cls, stored: Any) -> CpuVision:
         """Reads the weights of a ``StoredModel`` (a safetensors file). Raises BadModel, BadWeights."""
-        graph = run_passes(build_graph())
+        graph = fuse(build_graph(), VISION_PASSES)
         file = await read_safetensors(stored.source)
         weights = {name: await load_tensor(graph, file, stored.source, name) for name in execution_order(graph)}
         return cls(graph, weights)

@@ -170,6 +170,12 @@ class Engine:
             raise NoDevice("No language model runs on this device.")
         return self.language
 
+    def _runner(self, which: str) -> LanguageRunner | VisionRunner:
+        runner = dict(self._runners()).get(which)
+        if runner is None:
+            raise NoDevice(f"No {which} model runs on this device.")
+        return runner
+
     # -- work ---------------------------------------------------------------------------------------------------
 
     def generate(self, prompt_ids: list[int], params: SamplingParams) -> Generation:
@@ -236,9 +242,7 @@ class Engine:
 
     def plan(self, which: str) -> dict[str, Any]:
         """The table of what runs: ``language`` (one decode step) or ``vision``."""
-        runner = self.vision if which == "vision" else self.language
-        if runner is None:
-            raise NoDevice(f"No {which} model runs on this device.")
+        runner = self._runner(which)
         plan = runner.plan if isinstance(runner, VisionRunner) else runner.decode_plan
         # A step samples one way or the other; the table shows the greedy one.
         rows = [row for row in plan.rows() if row["operation"] != "sample_random"]
@@ -252,9 +256,7 @@ class Engine:
     async def profile(self, which: str) -> list[dict[str, Any]]:
         """Microseconds of each distinct kernel of ``language`` (a decode step) or ``vision``: ``profile.profile``."""
         self.check()
-        runner = self.vision if which == "vision" else self.language
-        if runner is None:
-            raise NoDevice(f"No {which} model runs on this device.")
+        runner = self._runner(which)
         async with self.leases.lease(which, holder="a profile"):
             if isinstance(runner, VisionRunner):
                 return await profile(self.device, runner.replay, runner.plan)

@@ -28,9 +28,14 @@ from .state import StepState, state_words
 
 NAME = "language"
 CHUNK = 256
-"""Tokens of a prompt that run at once."""
+"""The most tokens of a prompt that run at once."""
 SPLITS = 16
 """Parts that attention over a long context is split into while decoding."""
+
+
+def chunk_of(context: int) -> int:
+    """Tokens of a prompt that run at once with a cache of ``context`` positions."""
+    return min(CHUNK, max(4, context))
 
 
 class LanguageModel:
@@ -43,6 +48,7 @@ class LanguageModel:
         self._blocks = recipes_by_block(self.config, file.tensors)
         self.layout: PackLayout = plan_layout(self._blocks)
         self.formats = matrix_formats(self._blocks)
+        self._plans: dict[tuple[DeviceLimits, int], tuple[Plan, Plan]] = {}
 
     @classmethod
     async def open(cls, stored: Any) -> LanguageModel:
@@ -70,12 +76,13 @@ class LanguageModel:
         return np.frombuffer(raw.tobytes(), np.float32).astype(np.float64)
 
     def plans(self, limits: DeviceLimits, context: int) -> tuple[Plan, Plan]:
-        """(decode, prefill) plans for a cache of ``context`` positions."""
-        chunk = min(CHUNK, max(4, context))
-        decode = build_graph(self.config, self.formats, tokens=1, context=context, splits=SPLITS)
-        prefill = build_graph(self.config, self.formats, tokens=chunk, context=context, splits=1)
-        passes = decoder_passes(limits)
-        return lower(fuse(decode, passes), limits), lower(fuse(prefill, passes), limits)
+        """(decode, prefill) plans for a cache of ``context`` positions; kept, for sizing the pool asks first."""
+        if (limits, context) not in self._plans:
+            decode = build_graph(self.config, self.formats, tokens=1, context=context, splits=SPLITS)
+            prefill = build_graph(self.config, self.formats, tokens=chunk_of(context), context=context, splits=1)
+            passes = decoder_passes(limits)
+            self._plans[limits, context] = lower(fuse(decode, passes), limits), lower(fuse(prefill, passes), limits)
+        return self._plans[limits, context]
 
 
 class LanguageRunner:
@@ -90,7 +97,7 @@ class LanguageRunner:
         self._residency = residency
         self.decode_plan, self.prefill_plan = model.plans(device.limits, context)
         self._graph = build_graph(model.config, model.formats, tokens=1, context=context, splits=SPLITS)
-        self.chunk = min(CHUNK, max(4, context))
+        self.chunk = chunk_of(context)
         self._caches: dict[str, Region] = {}
         self.written = 0
         """Positions of the cache that hold something."""

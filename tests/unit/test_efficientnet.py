@@ -15,7 +15,8 @@ from safetensors.numpy import load, save
 
 from pyapp.compiler.lower_vision import LOWERINGS
 from pyapp.compiler.memory import plan_memory
-from pyapp.compiler.passes_vision import run_passes
+from pyapp.compiler.passes import fuse
+from pyapp.compiler.passes_vision import VISION_PASSES
 from pyapp.compiler.reference import run
 from pyapp.engine.cpu_vision import CpuVision
 from pyapp.errors import BadImage, BadModel
@@ -82,7 +83,7 @@ async def test_the_primitive_graph_means_the_same(weights_file: bytes, data: Pat
     assert set(weights) == set(file.tensors)
     pixels = {"pixels": picture(data, "cat.eff224.png")}
     plain = run(graph, pixels, weights.__getitem__, keep=["logits"])["logits"]
-    fused = run(run_passes(graph), pixels, weights.__getitem__, keep=["logits"])["logits"]
+    fused = run(fuse(graph, VISION_PASSES), pixels, weights.__getitem__, keep=["logits"])["logits"]
     np.testing.assert_allclose(fused, plain, atol=1e-4)
 
 
@@ -125,7 +126,7 @@ class Blob:
 async def test_packed_weights_are_the_files(weights_file: bytes) -> None:
     graph, source = build_graph(), BytesSource(weights_file)
     layout, file, tensors = pack_layout(graph), await read_safetensors(source), load(weights_file)
-    assert layout == pack_layout(run_passes(graph)), "fusions must not move the weights"
+    assert layout == pack_layout(fuse(graph, VISION_PASSES)), "fusions must not move the weights"
     reports: list[tuple[str, int, int | None]] = []
     blob = Blob(layout.total)
     await pack_vision(graph, file, source, layout, blob, lambda *report: reports.append(report))
@@ -182,7 +183,7 @@ def test_layouts_are_views_where_they_can_be() -> None:
 
 
 def lowered(limits: DeviceLimits) -> list[Dispatch]:
-    graph = run_passes(build_graph())
+    graph = fuse(build_graph(), VISION_PASSES)
     return [dispatch for op in graph.ops for dispatch in LOWERINGS[op.kind](op, graph, limits)]
 
 
@@ -207,7 +208,7 @@ def test_the_plan(software: bool) -> None:
 
 
 def test_activations_share_their_places() -> None:
-    plain, fused = plan_memory(build_graph()), plan_memory(run_passes(build_graph()))
+    plain, fused = plan_memory(build_graph()), plan_memory(fuse(build_graph(), VISION_PASSES))
     assert fused.peak < 6.5e6
     assert fused.sum > 4 * fused.peak
     assert plain.peak > 1.5 * fused.peak

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from pyapp.compiler import reference_vision
 from pyapp.compiler.graph import Graph, GraphBuilder
-from pyapp.compiler.passes_vision import fuse_activation, fuse_residual, run_passes
+from pyapp.compiler.passes import fuse
+from pyapp.compiler.passes_vision import VISION_PASSES, fuse_activation, fuse_residual
 from pyapp.compiler.reference import run
 from tests.kernels.vision_cases import Case, cases, normalised_squared_error
 
@@ -101,7 +102,7 @@ def small_net(
 
 def test_the_passes_take_in_what_they_may() -> None:
     graph, values = small_net()
-    fused = run_passes(graph)
+    fused = fuse(graph, VISION_PASSES)
     assert [op.kind for op in fused.ops] == ["conv", "conv"]
     assert fused.ops[1].inputs["residual"] == "x"
     assert fused.ops[1].attrs["activation"] == "relu6"
@@ -113,7 +114,7 @@ def test_the_passes_take_in_what_they_may() -> None:
 
 def test_the_passes_leave_what_they_must() -> None:
     for graph, values in (small_net(extra_reader=True), small_net(residual_is_x=True)):
-        fused = run_passes(graph)
+        fused = fuse(graph, VISION_PASSES)
         kinds = [op.kind for op in fused.ops]
         assert kinds == [op.kind for op in graph.ops]
         _same(graph, fused, values, "more" if "more" in graph.tensors else "y")
@@ -129,7 +130,7 @@ def test_a_result_that_is_the_output_stays() -> None:
     g.op("conv", "y", (1, 4), attrs, x="x", weight="w", bias="b")
     g.tensor("z", (1, 4), "output")
     g.op("activation", "z", (1, 4), {"activation": "relu"}, x="y")
-    assert [op.kind for op in run_passes(g.build()).ops] == ["conv", "activation"]
+    assert [op.kind for op in fuse(g.build(), VISION_PASSES).ops] == ["conv", "activation"]
 
 
 def _same(one: Graph, other: Graph, values: dict[str, Array], output: str) -> None:
