@@ -6,7 +6,7 @@ In, and what comes of each:
 
     {op: "open", id, options, base}              {re: id, value: status} or {re: id, error: {code, message, details}}
     {op: "call", id, method, args} + attachment  {re: id, value} + attachment, or {re: id, error}
-    {op: "generate", id, request}                {re: id, event} ..., then {re: id, end: true} or {re: id, error}
+    {op: "generate", id, request, aborted}       {re: id, event} ..., then {re: id, end: true} or {re: id, error}
     {op: "cancel", id}                           ends that generate as an abort
     {op: "close", id}                            {re: id, value: null}
 
@@ -68,6 +68,8 @@ class Door:
                 self._run(ident, self._call(message["method"], message["args"], attachment))
             case "generate":
                 self._signals[ident] = signal = asyncio.Event()
+                if message.get("aborted"):
+                    signal.set()
                 self._keep(self._generate(ident, message["request"], signal))
             case "cancel":
                 if ident in self._signals:

@@ -58,10 +58,9 @@ export class WorkerLink {
         stream.push(event);
       };
       this.#calls.set(id, { answer: resolve, fail: reject, event });
-      this.#send({ op: "generate", id, request }, null, id);
+      this.#send({ op: "generate", id, request, aborted: stream.signal.aborted }, null, id);
       const cancel = () => this.#calls.has(id) && this.#send({ op: "cancel", id }, null, id);
       stream.signal.addEventListener("abort", cancel, { once: true });
-      if (stream.signal.aborted) cancel();
     });
   }
 
