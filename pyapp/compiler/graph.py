@@ -49,6 +49,8 @@ class Tensor:
     dtype: Literal["f32", "u32", "u8"] = "f32"
     fmt: str = "f32"
     """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
+    pieces: tuple[tuple[int, int], ...] = ()
+    """(first row, rows) of the runs of a weight's rows that lie together in memory; empty: all of them do."""
 
     @property
     def nbytes(self) -> int:

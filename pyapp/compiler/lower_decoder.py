@@ -48,22 +48,29 @@ def linear_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
-    """(first row, rows) of each run of a weight's rows that one binding can hold. Runs start where the offsets of both
-    sections and of the float32 results are multiples of 256 bytes. Raises BadModel where no run is small enough."""
+    """(first row, rows) of each run of a weight's rows that lies together and that one binding can hold.
+
+    Runs start where the offsets of both sections and of the float32 results are multiples of 256 bytes. Raises BadModel
+    where no run is small enough.
+    """
     n, k = tensor.shape
     row = k // 32 * QUANT_BYTES[tensor.fmt]
-    if n * row <= limits.max_binding:
-        return [(0, n)]
     step = 256 // gcd(256, 4, row, k // 32 * SCALE_BYTES.get(tensor.fmt, 256))
     most = limits.max_binding // row // step * step
-    if not most:
-        raise BadModel(
-            f"{step} rows of {tensor.name} take {step * row} bytes, and one binding of this device holds "
-            f"{limits.max_binding}; choose a smaller model.",
-            need=step * row,
-            limit=limits.max_binding,
-        )
-    return [(first, min(most, n - first)) for first in range(0, n, most)]
+    out = []
+    for start, count in tensor.pieces or ((0, n),):
+        if count * row <= limits.max_binding:
+            out.append((start, count))
+            continue
+        if not most:
+            raise BadModel(
+                f"{step} rows of {tensor.name} take {step * row} bytes, and one binding of this device holds "
+                f"{limits.max_binding}; choose a smaller model.",
+                need=step * row,
+                limit=limits.max_binding,
+            )
+        out += [(first, min(most, start + count - first)) for first in range(start, start + count, most)]
+    return out
 
 
 def _weight_bindings(tensor: Tensor, first: int, rows: int) -> list[Binding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan
 from . import lower_decoder, lower_vision
@@ -16,12 +17,29 @@ LOWERINGS = {**lower_vision.LOWERINGS, **lower_decoder.LOWERINGS}
 def lower(graph: Graph, limits: DeviceLimits, keep: Iterable[str] = ()) -> Plan:
     """The plan of a (fused) graph for a device. ``keep`` as in ``memory.plan_memory``.
 
-    ``Plan.marks`` holds the index of each operation's first dispatch by the operation's name.
+    ``Plan.marks`` holds the index of each operation's first dispatch by the operation's name. Raises ``BadModel`` for a
+    tensor that no binding of the device holds.
     """
     dispatches: list[Dispatch] = []
     marks: dict[str, int] = {}
     for op in graph.ops:
         marks[op.name] = len(dispatches)
         dispatches += LOWERINGS[op.kind](op, graph, limits)
+    _check_bindings(dispatches, graph, limits)
     tile = lower_decoder.TOKEN_TILE if any(d.per_tile for d in dispatches) else 1
     return Plan(graph.name, tuple(dispatches), plan_memory(graph, keep), tile, marks)
+
+
+def _check_bindings(dispatches: Iterable[Dispatch], graph: Graph, limits: DeviceLimits) -> None:
+    for dispatch in dispatches:
+        for binding in dispatch.bindings:
+            tensor = graph.tensors[binding.tensor]
+            # What is quantised was cut to fit (``pieces_of``); its size in bytes is not ``nbytes``.
+            need = binding.nbytes or (tensor.nbytes - binding.offset if tensor.fmt == "f32" else 0)
+            if need > limits.max_binding:
+                raise BadModel(
+                    f"The layer {dispatch.operation} needs {need} bytes of {tensor.name} at once, and one binding of "
+                    f"this device holds {limits.max_binding}; choose a smaller model.",
+                    need=need,
+                    limit=limits.max_binding,
+                )

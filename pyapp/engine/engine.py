@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from ..errors import NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
-from ..gpu.plan import Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
 from ..gpu.replay import clear
@@ -25,9 +24,12 @@ from . import vision as vision_module
 from .assets import Progress, shader_text
 from .generation import Generation
 from .language import LanguageModel, LanguageRunner
+from .loading import load
 from .profile import profile
-from .sizing import Need, size_pool
 from .vision import VisionModel, VisionRunner
+
+TURN_SECONDS = 60.0
+"""How long a picture waits for its turn. A text offers its own at every token, so whoever takes longer is stuck."""
 
 
 class Engine:
@@ -45,21 +47,31 @@ class Engine:
         self.leases = LeaseCoordinator(self._enter, self._leave)
         self.language: LanguageRunner | None = None
         self.vision: VisionRunner | None = None
+        self.room = 1.0
+        """Bytes of room for the language model's weights over the bytes they have: below 1 they are streamed."""
+        self.decisions: list[dict[str, Any]] = []
+        """What was decided for each model: {when (ms since the epoch), model, need, room (bytes), action}."""
         self.lost: asyncio.Event = device.lost
+        self._conversation = asyncio.Lock()
+        """One text at a time: there is one KV cache."""
         self._activations: Region | None = None
         self._closed = False
 
     @classmethod
     async def create(
-        cls, *, adapter: Probe | str, budget: int, language: Any | None, vision: Any | None, progress: Progress
-    ) -> Engine:
+        cls, *, adapter: Probe | str, budget: int, language: Any | None, vision: Any | None, progress: Progress,
+        limits: Mapping[str, int] | None = None, stream_below: float = 1.0,
+    ) -> Engine:  # fmt: skip
         """Opens the device, takes the pool, uploads the weights and compiles the kernels.
 
         Args:
             adapter: what ``gpu.probe.probe`` found, or its argument.
             budget: bytes the pool may take.
-            language, vision: stored models (``weights/store.py``), or None.
+            language, vision: stored models (``weights/store.py``), or None. Where the device's bindings are too small
+                for the vision model, and there is a language model, ``Engine.vision`` is None.
             progress: called with (stage, done, total): "prepare" and "upload" in bytes, "shaders" in pipelines.
+            limits: ``maxBufferSize`` and ``maxStorageBufferBindingSize`` (bytes) to keep to below the adapter's.
+            stream_below: as in ``sizing.size_pool``.
 
         Raises: NoDevice, OutOfMemory, BadModel, BadWeights, DeviceLost. What was taken is given back first.
         """
@@ -67,80 +79,23 @@ class Engine:
         # A file that cannot run is found out before the GPU is asked for anything.
         language_model = await LanguageModel.open(language) if language else None
         vision_model = await VisionModel.open(vision) if vision else None
-        engine = cls(await Device.open(found), budget)
+        engine = cls(await Device.open(found, limits), budget)
         try:
             if language_model:
                 # Before the download's head is let go, and before the pool is taken: a bad vocabulary costs nothing.
                 engine.tokenizer = Tokenizer.from_gguf(language_model.file.metadata)
                 engine.chat = ChatTemplate.from_gguf(language_model.file.metadata)
-            await engine._load(language_model, vision_model, progress)
+            loaded = await load(
+                engine.device, engine.pool, engine.residency, engine.kernels, language_model, vision_model, progress,
+                stream_below,
+            )  # fmt: skip
         except BaseException:
             await engine.close()
             raise
+        engine.context, engine._activations = loaded.context, loaded.activations
+        engine.language, engine.vision = loaded.language, loaded.vision
+        engine.room, engine.decisions = loaded.room, list(loaded.decisions)
         return engine
-
-    async def _load(self, language: LanguageModel | None, vision: VisionModel | None, progress: Progress) -> None:
-        models = [model for model in (language, vision) if model]
-        limits = self.device.limits
-        if vision:
-            self.vision = VisionRunner(vision, self.device, self.pool, self.residency)
-        need = self._need(language, vision)
-        sizing = size_pool(self.pool.budget, need, limits.max_buffer, limits.max_binding)
-        self.context = sizing.context
-        if language:
-            self.language = LanguageRunner(language, self.device, self.pool, self.residency, sizing.context)
-        await self.pool.add_slabs("weights", sizing.weights, need.largest_block)
-        await self.pool.add_slabs("workspace", sizing.workspace, need.activations)
-        self._activations = self.pool.take("workspace", need.activations, "activations")
-        assert self._activations is not None, "the pool was sized for it"
-        compiling = asyncio.ensure_future(
-            self.kernels.prepare(
-                (dispatch for plan in self._plans() for dispatch in plan.dispatches),
-                lambda done, total: progress("shaders", done, total),
-            )
-        )
-        try:
-            if language and self.language:
-                self.language.bind_memory(self._activations, await language.rope_factors())
-            if self.vision:
-                self.vision.bind_memory(self._activations)
-            for name, model in ((language_module.NAME, language), (vision_module.NAME, vision)):
-                if model:
-                    self.residency.register(name, model.layout.blocks, await model.blob(progress))
-            for name, runner in self._runners():
-                await self.residency.ensure(name, lambda done, total: progress("upload", done, total))
-                await compiling
-                runner.build(self.kernels)
-        finally:
-            compiling.cancel()
-            await asyncio.gather(compiling, return_exceptions=True)
-        for model in models:
-            # The packed blob is kept, so of the download only the file's head is needed from now on.
-            await model.stored.release_chunks(model.file.data_offset)
-
-    def _need(self, language: LanguageModel | None, vision: VisionModel | None) -> Need:
-        layouts = [model.layout for model in (language, vision) if model]
-        activations = self.vision.plan.memory.peak if self.vision else 0
-        blocks = tuple(tuple(block.nbytes for block in layout.blocks) for layout in layouts)
-        if not language:
-            return Need(blocks, activations)
-        config = language.config
-        # Activations do not depend on the context, so any context's plans tell their peak.
-        plans = language.plans(self.device.limits, config.context)
-        return Need(
-            blocks,
-            max(activations, *(plan.memory.peak for plan in plans)),
-            per_position=config.kv_bytes_per_token + config.head_dim * 4,
-            position_in_layer=2 * config.kv_rows * 4,
-            layers=config.layers,
-            full_context=config.context,
-        )
-
-    def _plans(self) -> list[Plan]:
-        plans = [self.vision.plan] if self.vision else []
-        if self.language:
-            plans += [self.language.prefill_plan, self.language.decode_plan]
-        return plans
 
     def _runners(self) -> list[tuple[str, LanguageRunner | VisionRunner]]:
         named = ((vision_module.NAME, self.vision), (language_module.NAME, self.language))
@@ -150,9 +105,7 @@ class Engine:
 
     async def _enter(self, name: str) -> None:
         self.check()
-        moved = await self.residency.ensure(name)
-        if moved:
-            dict(self._runners())[name].rebind(moved)
+        await self.residency.ensure(name)
 
     async def _leave(self, name: str) -> None:
         if self._activations is not None and not self._closed and not self.lost.is_set():
@@ -178,25 +131,33 @@ class Engine:
 
     # -- work ---------------------------------------------------------------------------------------------------
 
-    def generate(self, prompt_ids: list[int], params: SamplingParams) -> Generation:
-        """The ids that follow a prompt; see ``Generation``. Raises ``ContextFull`` at its first id."""
-        return Generation(self._language(), self.leases, list(prompt_ids), params, self.tokenizer.eos_ids)
+    def generate(self, ids: list[int], params: SamplingParams, *, step: int = 0) -> Generation:
+        """The ids that follow a prompt; see ``Generation``. Raises ``ContextFull`` at its first id.
+
+        ``step``: how many of the last ``ids`` belong to the answer already: it goes on as if it had never stopped.
+        """
+        return self._generation(list(ids), params, self.tokenizer.eos_ids, step)
+
+    def _generation(self, ids: list[int], params: SamplingParams, ends: frozenset[int], step: int = 0) -> Generation:
+        return Generation(self._language(), self.leases, self._conversation, ids, params, ends, step)
 
     async def classify(self, rgb: np.ndarray) -> np.ndarray:
         """Logits float32 [1000] of a picture uint8 [224, 224, 3]."""
         self.check()
         if self.vision is None:
             raise NoDevice("No vision model runs on this device.")
-        async with self.leases.lease(vision_module.NAME, holder="a picture being looked at"):
-            return await self.vision.classify(rgb)
+        async with self.leases.lease(
+            vision_module.NAME, holder="a picture being looked at", timeout=TURN_SECONDS
+        ) as lease:
+            return await self.vision.classify(lease, rgb)
 
     # -- looking inside -----------------------------------------------------------------------------------------
 
     async def _inspect(self, ids: list[int], visit: Callable[[int, np.ndarray], None], last_only: bool) -> None:
         runner = self._language()
-        async with self.leases.lease(language_module.NAME, holder="an inspection"):
+        async with self._conversation, self.leases.lease(language_module.NAME, holder="an inspection") as lease:
             try:
-                await runner.all_logits(ids, visit, last_only=last_only)
+                await runner.all_logits(lease, ids, visit, last_only=last_only)
             finally:
                 runner.clear_cache()
 
@@ -222,18 +183,26 @@ class Engine:
         """``n`` greedy ids, going on past an end token. Raises ``ContextFull`` when they do not fit."""
         runner = self._language()
         runner.check_room(len(ids) + n - 1)
-        generation = Generation(runner, self.leases, list(ids), SamplingParams(max_tokens=n), frozenset())
+        generation = self._generation(list(ids), SamplingParams(max_tokens=n), frozenset())
         return [token async for token in generation]
 
     def memory(self) -> dict[str, Any]:
-        """The pool's figures (``Pool.memory``), pipelines counted among the objects."""
+        """The pool's figures (``Pool.memory``), pipelines counted among the objects; what has moved so far and the last
+        moves; how many bytes of each layer's cache (a span whose label ends in .kv) are ``filled``."""
         figures = self.pool.memory()
         figures["objects"] = {**figures["objects"], "pipeline": self.kernels.count}
+        figures["moved"] = {"bytes": self.residency.moved_bytes, "uploads": self.residency.uploads}
+        figures["moves"] = list(self.residency.moves)
+        if self.language:
+            for slab in figures["slabs"]:
+                for span in slab["spans"]:
+                    if span["label"].endswith(".kv"):
+                        span["filled"] = self.language.filled_bytes
         return figures
 
     def pool_status(self) -> dict[str, Any]:
         """``status.pool``: bytes of the budget, bytes in use, and what each model holds."""
-        used = sum(slab.free.used for slab in self.pool.slabs)
+        used = sum(slab.used for slab in self.pool.slabs)
         tenants = self.residency.tenants()
         held = sum(tenant["resident"] for tenant in tenants)
         if used > held:
@@ -257,12 +226,12 @@ class Engine:
         """Microseconds of each distinct kernel of ``language`` (a decode step) or ``vision``: ``profile.profile``."""
         self.check()
         runner = self._runner(which)
-        async with self.leases.lease(which, holder="a profile"):
+        async with self._conversation, self.leases.lease(which, holder="a profile"):
             if isinstance(runner, VisionRunner):
-                return await profile(self.device, runner.replay, runner.plan)
+                return await profile(self.device, runner.steps.replay, runner.plan)
             try:
                 runner.hold_at(min(128, runner.context - 1))
-                return await profile(self.device, runner.decode, runner.decode_plan)
+                return await profile(self.device, runner.decode.replay, runner.decode_plan)
             finally:
                 runner.clear_cache()
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any
 
 from ..gpu.lease import LeaseCoordinator
@@ -26,16 +27,20 @@ class Generation:
         self,
         runner: LanguageRunner,
         leases: LeaseCoordinator,
+        conversation: asyncio.Lock,
         ids: list[int],
         params: SamplingParams,
         ends: frozenset[int],
+        step: int = 0,
     ) -> None:
         self.finish_reason = "length"
         self._runner = runner
         self._leases = leases
+        self._conversation = conversation
         self._ids = ids
         self._params = params
         self._ends = ends
+        self._step = step
         self._stream = self._run()
 
     def __aiter__(self) -> Generation:
@@ -48,42 +53,51 @@ class Generation:
         await self._stream.aclose()
 
     async def _run(self) -> AsyncGenerator[int, None]:
+        async with self._conversation:
+            try:
+                async with aclosing(self._tokens()) as tokens:
+                    async for token in tokens:
+                        yield token
+            finally:
+                self._runner.clear_cache()
+
+    async def _tokens(self) -> AsyncGenerator[int, None]:
         runner = self._runner
         runner.check_room(len(self._ids))
-        limit = min(self._params.max_tokens, runner.context - len(self._ids) + 1)
-        depth = IN_FLIGHT_SOFTWARE if runner.device.limits.software else IN_FLIGHT
-        seen, asked = 0, 0
+        # ``limit`` and what is ``asked`` and ``seen`` count the answer's tokens from its start.
+        limit = self._step + min(self._params.max_tokens, runner.context - len(self._ids) + 1)
+        depth = runner.decode.in_flight or (IN_FLIGHT_SOFTWARE if runner.device.limits.software else IN_FLIGHT)
+        seen = asked = self._step
         started = done = False
         flight: deque[Any] = deque()
-        try:
-            while not done:
-                async with self._leases.lease(NAME, holder="a text being written"):
+        while not done:
+            async with self._leases.lease(NAME, holder="a text being written") as lease:
+                try:
                     if not started:
-                        flight.append(runner.start(self._ids, self._params, self._ends, limit=limit))
-                        started, asked = True, 1
-                    try:
-                        while not done:
-                            # Another model waits: let the steps in flight end, and give it the turn.
-                            offer = self._leases.waiting > 0
-                            while not offer and len(flight) < depth and asked < limit:
-                                flight.append(runner.step(self._params))
-                                asked += 1
-                            if not flight:
-                                done = asked >= limit
+                        started, asked = True, asked + 1
+                        flight.append(
+                            await runner.start(lease, self._ids, self._params, self._ends, step=self._step, limit=limit)
+                        )
+                    while not done:
+                        # Another model waits: let the steps in flight end, and give it the turn.
+                        offer = self._leases.waiting > 0
+                        while not offer and len(flight) < depth and asked < limit:
+                            asked += 1
+                            flight.append(await runner.step(lease, self._params))
+                        if not flight:
+                            done = asked >= limit
+                            break
+                        state = await runner.state(flight.popleft())
+                        fresh = state.ids_since(seen)
+                        seen = max(seen, state.step)
+                        done = state.stopped
+                        for token in fresh:
+                            if token in self._ends:
+                                self.finish_reason, done = "stop", True
                                 break
-                            state = await runner.state(flight.popleft())
-                            fresh = state.ids_since(seen)
-                            seen = max(seen, state.step)
-                            done = state.stopped
-                            for token in fresh:
-                                if token in self._ends:
-                                    self.finish_reason, done = "stop", True
-                                    break
-                                yield token
-                    finally:
-                        await self._drain(flight)
-        finally:
-            runner.clear_cache()
+                            yield token
+                finally:
+                    await self._drain(flight)
 
     async def _drain(self, flight: deque[Any]) -> None:
         """Staging buffers may be used again only once their copies have arrived. A stopped sequence writes nothing."""

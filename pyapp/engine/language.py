@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from math import prod
 from typing import Any
 
 import numpy as np
 
+from ..compiler.lower_decoder import TOKEN_TILE
 from ..compiler.lowering import lower
 from ..compiler.passes import decoder_passes, fuse
 from ..errors import ContextFull
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
+from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
 from ..gpu.replay import Replay, arrived, clear
 from ..gpu.residency import Residency
-from ..models.decoder import DecoderConfig, build_graph, config_from_gguf, rope_table
+from ..models.decoder import DecoderConfig, Pieces, build_graph, cache_shapes, config_from_gguf, rope_table
 from ..models.decoder_weights import matrix_formats, recipes_by_block
 from ..text.sampling import SamplingParams
+from ..weights.blocks import BLOCK_BYTES, blocks_of
 from ..weights.gguf import GGUFFile, read_gguf
 from ..weights.packing import PackLayout, pack, plan_layout
 from .assets import Progress, packed_blob
+from .sizing import Weights
 from .state import StepState, state_words
+from .steps import Spans, Steps, steps_for
 
 NAME = "language"
 CHUNK = 256
@@ -33,9 +39,10 @@ SPLITS = 16
 """Parts that attention over a long context is split into while decoding."""
 
 
-def chunk_of(context: int) -> int:
-    """Tokens of a prompt that run at once with a cache of ``context`` positions."""
-    return min(CHUNK, max(4, context))
+def chunk_of(config: DecoderConfig, context: int, limits: DeviceLimits) -> int:
+    """Tokens of a prompt that run at once with a cache of ``context`` positions: what one binding holds."""
+    widest = 4 * max(2 * config.ff, config.q_rows + 2 * config.kv_rows, config.hidden)
+    return max(TOKEN_TILE, min(CHUNK, context, limits.max_binding // widest) // TOKEN_TILE * TOKEN_TILE)
 
 
 class LanguageModel:
@@ -48,7 +55,12 @@ class LanguageModel:
         self._blocks = recipes_by_block(self.config, file.tensors)
         self.layout: PackLayout = plan_layout(self._blocks)
         self.formats = matrix_formats(self._blocks)
-        self._plans: dict[tuple[DeviceLimits, int], tuple[Plan, Plan]] = {}
+
+    def weights(self, limits: DeviceLimits) -> Weights:
+        """The blocks that the weights move in on a device. The vectors and the embedding are read all over a step."""
+        blocks = blocks_of(self.layout, min(BLOCK_BYTES, limits.max_binding, limits.max_buffer))
+        layers = next(index for index, block in enumerate(blocks) if block.name.startswith("layers."))
+        return Weights(blocks, least=layers)
 
     @classmethod
     async def open(cls, stored: Any) -> LanguageModel:
@@ -75,56 +87,57 @@ class LanguageModel:
         raw = await self.stored.source.read(info.offset, info.nbytes)
         return np.frombuffer(raw.tobytes(), np.float32).astype(np.float64)
 
-    def plans(self, limits: DeviceLimits, context: int) -> tuple[Plan, Plan]:
-        """(decode, prefill) plans for a cache of ``context`` positions; kept, for sizing the pool asks first."""
-        if (limits, context) not in self._plans:
-            decode = build_graph(self.config, self.formats, tokens=1, context=context, splits=SPLITS)
-            prefill = build_graph(self.config, self.formats, tokens=chunk_of(context), context=context, splits=1)
-            passes = decoder_passes(limits)
-            self._plans[limits, context] = lower(fuse(decode, passes), limits), lower(fuse(prefill, passes), limits)
-        return self._plans[limits, context]
+    def plans(self, limits: DeviceLimits, context: int, pieces: Pieces) -> tuple[Plan, Plan]:
+        """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces``."""
+
+        def plan(tokens: int, splits: int) -> Plan:
+            graph = build_graph(self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=pieces)
+            return lower(fuse(graph, decoder_passes(limits)), limits)
+
+        return plan(1, SPLITS), plan(chunk_of(self.config, context, limits), 1)
 
 
 class LanguageRunner:
     """The model bound to a pool. Callers hold the lease of ``language`` while they use it."""
 
-    def __init__(self, model: LanguageModel, device: Device, pool: Pool, residency: Residency, context: int) -> None:
+    def __init__(
+        self, model: LanguageModel, plans: tuple[Plan, Plan], context: int, device: Device, pool: Pool,
+        residency: Residency,
+    ) -> None:  # fmt: skip
         self.model = model
         self.config = model.config
         self.context = context
         self.device = device
+        self.decode_plan, self.prefill_plan = plans
         self._pool = pool
         self._residency = residency
-        self.decode_plan, self.prefill_plan = model.plans(device.limits, context)
-        self._graph = build_graph(model.config, model.formats, tokens=1, context=context, splits=SPLITS)
-        self.chunk = chunk_of(context)
+        self.chunk = chunk_of(model.config, context, device.limits)
         self._caches: dict[str, Region] = {}
         self.written = 0
         """Positions of the cache that hold something."""
 
-    def bind_memory(self, activations: Region, rope_factors: np.ndarray | None) -> None:
+    async def bind_memory(self, activations: Region, rope_factors: np.ndarray | None) -> None:
         """Takes the cache's regions and fills the RoPE table."""
         self._activations = activations
-        for name, tensor in self._graph.tensors.items():
-            if tensor.kind == "cache":
-                region = self._pool.take("workspace", tensor.nbytes, NAME, name)
-                assert region is not None, "the pool was sized for it"
-                self._caches[name] = region
+        for name, shape in cache_shapes(self.config, self.context).items():
+            region = self._pool.take("workspace", 4 * prod(shape), NAME, name)
+            assert region is not None, "the pool was sized for it"
+            self._caches[name] = region
         table = rope_table(self.config, self.context, rope_factors)
         self._write(self._caches["rope"].slice(0, table.nbytes), table)
-        self._state = self._pool.state_buffer()
-        self._ring = self._pool.readback_ring(STATE_BYTES)
-        self._logits_staging = self._pool.readback_ring(self.config.vocab * 4, slots=1)[0]
+        self._state = await self._pool.state_buffer()
+        self._ring = await self._pool.readback_ring(STATE_BYTES)
+        self._logits_staging = (await self._pool.readback_ring(self.config.vocab * 4, slots=1))[0]
         self._next_slot = 0
 
     def build(self, kernels: Kernels) -> None:
-        """Binds the plans; weights must be resident."""
-        self.decode = Replay(self.device, kernels, self.decode_plan, lambda b: self._resolve(self.decode_plan, b))
-        self.prefill = Replay(self.device, kernels, self.prefill_plan, lambda b: self._resolve(self.prefill_plan, b))
+        """Binds the plans to their fixed homes."""
+        self.decode = self._steps(kernels, self.decode_plan)
+        self.prefill = self._steps(kernels, self.prefill_plan)
 
-    def rebind(self, moved: set[str]) -> None:
-        self.decode.rebind(moved)
-        self.prefill.rebind(moved)
+    def _steps(self, kernels: Kernels, plan: Plan) -> Steps:
+        replay = Replay(self.device, kernels, plan, lambda binding: self._resolve(plan, binding))
+        return steps_for(replay, self.device, self._residency, NAME)
 
     def _resolve(self, plan: Plan, b: Binding) -> tuple[Any, int, int]:
         if b.tensor == "state":
@@ -132,9 +145,11 @@ class LanguageRunner:
         if b.section != "data":
             return self._residency.locate(NAME, b.tensor, b.section, b.offset, b.nbytes)
         if b.tensor in self._caches:
-            region, offset, size = self._caches[b.tensor], 0, self._graph.tensors[b.tensor].nbytes
+            region, offset = self._caches[b.tensor], 0
+            size = region.size
         else:
-            region, offset, size = self._activations, plan.memory.offsets[b.tensor], plan.memory.sizes[b.tensor]
+            region, offset = self._activations, plan.memory.offsets[b.tensor]
+            size = plan.memory.sizes[b.tensor]
         return region.slice(offset + b.offset, b.nbytes or size - b.offset)
 
     def _write(self, place: tuple[Any, int, int], array: np.ndarray) -> None:
@@ -143,7 +158,7 @@ class LanguageRunner:
 
     # -- steps --------------------------------------------------------------------------------------------------
 
-    def _spans(self, plan: Plan, greedy: bool) -> tuple[tuple[int, int], ...]:
+    def _spans(self, plan: Plan, greedy: bool) -> Spans:
         first, second = plan.marks["sample_greedy"], plan.marks["sample_random"]
         return ((0, first + 1),) if greedy else ((0, first), (second, second + 1))
 
@@ -155,24 +170,27 @@ class LanguageRunner:
                 context=self.context,
             )
 
-    def _run_chunk(
-        self, ids: list[int], start: int, spans: tuple[tuple[int, int], ...], words: np.ndarray, copy: bool
+    async def _run_chunk(
+        self, lease: Lease, ids: list[int], start: int, spans: Spans, words: np.ndarray, copy: bool
     ) -> Any:
+        lease.check()
         self._write(self._resolve(self.prefill_plan, Binding(0, "ids", "read_write")), np.array(ids, np.uint32))
         self._write((self._state, 0, 0), words)
         self.written = max(self.written, start + len(ids))
         tile = self.prefill_plan.tile
         tiles = (len(ids) + tile - 1) // tile
         if not copy:
-            self.prefill.submit(spans, tiles=tiles)
+            await self.prefill.run(spans, tiles=tiles)
             return None
-        return self.prefill.submit(spans, tiles=tiles, copy=(self._state, 0, STATE_BYTES), staging=self._slot())
+        return await self.prefill.run(spans, tiles=tiles, copy=(self._state, 0, STATE_BYTES), staging=self._slot())
 
     def _slot(self) -> Any:
         self._next_slot = (self._next_slot + 1) % len(self._ring)
         return self._ring[self._next_slot]
 
-    def start(self, ids: list[int], params: SamplingParams, ends: Iterable[int], *, step: int = 0, limit: int) -> Any:
+    async def start(
+        self, lease: Lease, ids: list[int], params: SamplingParams, ends: Iterable[int], *, step: int = 0, limit: int
+    ) -> Any:
         """Runs a prompt from an empty cache and samples the first token; returns the promise of the state after it.
 
         ``step``: tokens of this answer sampled before (they are part of ``ids``). Raises ``ContextFull``.
@@ -186,13 +204,14 @@ class LanguageRunner:
             plan = self.prefill_plan
             spans = self._spans(plan, params.temperature <= 0) if last else ((0, plan.marks["logits"]),)
             words = state_words(params, position=begin, count=len(part), step=step, limit=limit, ends=end_ids)
-            promise = self._run_chunk(part, begin, spans, words, copy=last)
+            promise = await self._run_chunk(lease, part, begin, spans, words, copy=last)
         return promise
 
-    def step(self, params: SamplingParams) -> Any:
+    async def step(self, lease: Lease, params: SamplingParams) -> Any:
         """Submits one decode step; returns the promise of the state after it."""
+        lease.check()
         self.written = min(self.context, self.written + 1)
-        return self.decode.submit(
+        return await self.decode.run(
             self._spans(self.decode_plan, params.temperature <= 0),
             copy=(self._state, 0, STATE_BYTES),
             staging=self._slot(),
@@ -205,14 +224,17 @@ class LanguageRunner:
 
     # -- looking inside -----------------------------------------------------------------------------------------
 
-    async def _read_logits(self, spans: tuple[tuple[int, int], ...]) -> np.ndarray:
+    async def _read_logits(self, lease: Lease, spans: Spans) -> np.ndarray:
+        lease.check()
         plan = self.prefill_plan
         size = self.config.vocab * 4
         place = self._resolve(plan, Binding(0, "logits", "read_write"))
-        promise = self.prefill.submit(spans, copy=(place[0], place[1], size), staging=self._logits_staging)
+        promise = await self.prefill.run(spans, copy=(place[0], place[1], size), staging=self._logits_staging)
         return np.frombuffer(await arrived(self.device, promise, "reading logits"), np.float32)
 
-    async def all_logits(self, ids: list[int], visit: Callable[[int, np.ndarray], None], *, last_only: bool) -> None:
+    async def all_logits(
+        self, lease: Lease, ids: list[int], visit: Callable[[int, np.ndarray], None], *, last_only: bool
+    ) -> None:
         """Runs ``ids`` from an empty cache and calls ``visit(position, logits [vocab])`` for each (or the last)."""
         self.check_room(len(ids))
         plan = self.prefill_plan
@@ -221,18 +243,23 @@ class LanguageRunner:
         for begin in range(0, len(ids), self.chunk):
             part = ids[begin : begin + self.chunk]
             words = state_words(params, position=begin, count=len(part), limit=1, ends=())
-            self._run_chunk(part, begin, ((0, head),), words, copy=False)
+            await self._run_chunk(lease, part, begin, ((0, head),), words, copy=False)
             final = begin + self.chunk >= len(ids)
             for row in range(len(part)) if not last_only else (range(len(part) - 1, len(part)) if final else ()):
                 words = state_words(params, position=begin, count=row + 1, limit=1, ends=())
                 self._write((self._state, 0, 0), words)
-                visit(begin + row, await self._read_logits(((head, plan.marks["sample_greedy"]),)))
+                visit(begin + row, await self._read_logits(lease, ((head, plan.marks["sample_greedy"]),)))
 
     def hold_at(self, position: int) -> None:
         """Puts the state at a position of the cache as if that much had been written; a profile's starting point."""
         words = state_words(SamplingParams(), position=position, count=1, limit=1 << 30, ends=())
         self._write((self._state, 0, 0), words)
         self.written = self.context
+
+    @property
+    def filled_bytes(self) -> int:
+        """Bytes of each layer's cache that hold something."""
+        return self.written * 2 * self.config.kv_rows * 4
 
     def clear_cache(self) -> None:
         """Zeros over the positions that were written: the conversation has ended."""

@@ -1,44 +1,67 @@
-"""How large the pool's slabs must be: what the chosen models need at full context, cut to the budget."""
+"""How large the pool's slabs must be and where the weights go: what the chosen models need, cut to the budget.
+
+What gives way first where the budget is small: a context beyond ``COMFORTABLE_CONTEXT``; then the models lying side by
+side (they overlap, and a switch moves what overlaps); then the context down to ``LEAST_CONTEXT``; then the weights
+being resident (some of their blocks are streamed through a window each step). Less than that is refused.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain, permutations
 
 from ..errors import OutOfMemory
 from ..gpu.allocator import ALIGNMENT, aligned
+from ..gpu.placement import Placement, place
+from ..gpu.pool import slab_sizes
+from ..weights.blocks import Block
 
 LEAST_CONTEXT = 256
 """Fewer positions than this are of no use for a prompt and an answer."""
+STREAMED_CONTEXT = 512
+"""What a streamed model gets, where it can: its weights make better use of the rest."""
+COMFORTABLE_CONTEXT = 2048
+NEVER = 1 << 62
+"""Bytes that no budget has: some block is larger than the largest buffer."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """One model's blocks; ``least`` of the first ones are read all over a step, and must stay. ``downward``: its homes
+    grow from the high end of the slabs."""
+
+    blocks: tuple[Block, ...]
+    least: int = 0
+    downward: bool = False
+
+    @property
+    def nbytes(self) -> int:
+        return sum(block.nbytes for block in self.blocks)
 
 
 @dataclass(frozen=True)
 class Need:
-    """What the models ask for, in bytes. ``blocks``: of each model's weights; ``activations``: the largest plan's peak;
-    ``per_position``: KV cache and RoPE table of one position, over all layers; ``position_in_layer``: the cache of one
-    position in one layer; ``layers``: how many caches there are.
+    """What the models ask for, in bytes. ``weights``: the language model's first, if there is one; ``activations``: the
+    largest plan's peak; ``per_position``: KV cache and RoPE table of one position, over all layers;
+    ``position_in_layer``: the cache of one position in one layer; ``layers``: how many caches there are.
     """
 
-    blocks: tuple[tuple[int, ...], ...]
+    weights: tuple[Weights, ...]
     activations: int
     per_position: int = 0
     position_in_layer: int = 0
     layers: int = 0
     full_context: int = 0
 
-    @property
-    def largest_block(self) -> int:
-        return max(map(max, self.blocks))
-
 
 @dataclass(frozen=True)
 class Sizing:
-    """Bytes of the slabs of each role, and the positions that the cache has."""
+    """Bytes of the slabs of each role, the positions that the cache has, and the homes of each model's weights."""
 
     weights: int
     workspace: int
     context: int
+    placements: tuple[Placement, ...]
 
 
 def first_fit(pieces: Iterable[int], largest: int) -> int:
@@ -55,45 +78,130 @@ def first_fit(pieces: Iterable[int], largest: int) -> int:
     return len(free) * largest - free[-1] if free else 0
 
 
-def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int) -> Sizing:
-    """The sizes of the slabs within ``budget`` bytes.
+def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int, stream_below: float = 1.0) -> Sizing:
+    """The slabs within ``budget`` bytes, and what lies where in them.
 
-    Full context first; else as much of it as there is room for; else the models take turns in one model's room.
-    Raises ``OutOfMemory`` with the figures when not even the largest model fits.
+    ``stream_below``: the language model is streamed unless the weights' room is at least this many times its bytes; its
+    homes then take one ``stream_below``-th of the room, and the rest of it stays free for other models.
+
+    Raises ``OutOfMemory`` with the figures when the models cannot even be streamed.
     """
     most = need.full_context
     if need.position_in_layer:
         most = min(most, max_binding // need.position_in_layer)
-    least = min(most, LEAST_CONTEXT)
-    # Whichever model becomes resident first, all fit; in turns each has the slabs to itself, if need be.
-    side_by_side = max(first_fit(chain(*order), max_buffer) for order in permutations(need.blocks))
-    in_turns = max(first_fit(blocks, max_buffer) for blocks in need.blocks)
-    for weights in (side_by_side, in_turns):
-        if weights + _workspace(need, least, max_buffer) <= budget:
-            context = _longest_context(need, least, most, max_buffer, budget - weights)
-            return Sizing(weights, _workspace(need, context, max_buffer), context)
-    least_bytes = in_turns + _workspace(need, least, max_buffer)
+    sizer = _Sizer(need, max_buffer, stream_below)
+    least, comfortable = min(most, LEAST_CONTEXT), min(most, COMFORTABLE_CONTEXT)
+    together, alone = sizer.least_weights(apart=True), sizer.least_weights(apart=False)
+    if together + sizer.workspace(comfortable) <= budget:
+        return sizer.sizing(together, sizer.longest_context(comfortable, most, budget - together))
+    if alone + sizer.workspace(comfortable) <= budget:
+        weights = (budget - sizer.workspace(comfortable)) // ALIGNMENT * ALIGNMENT
+        return sizer.sizing(weights if sizer.resident(weights) else alone, comfortable)
+    if alone + sizer.workspace(least) <= budget:
+        return sizer.sizing(alone, sizer.longest_context(least, comfortable, budget - alone))
+    return _streamed(sizer, budget, [min(most, STREAMED_CONTEXT), least])
+
+
+def _streamed(sizer: _Sizer, budget: int, contexts: Sequence[int]) -> Sizing:
+    for context in contexts:
+        weights = (budget - sizer.workspace(context)) // ALIGNMENT * ALIGNMENT
+        try:
+            if weights > 0:
+                return sizer.sizing(weights, context)
+        except OutOfMemory:
+            continue
+    least = sizer.workspace(contexts[-1]) + sizer.streamed_weights()
     raise OutOfMemory(
-        f"The models need at least {least_bytes} bytes of GPU memory and the pool's budget is {budget}; "
+        f"The models need at least {least} bytes of GPU memory and the pool's budget is {budget}; "
         "give it more MiB or choose a smaller model.",
-        need=least_bytes,
+        need=least,
         budget=budget,
     )
 
 
-def _longest_context(need: Need, least: int, most: int, max_buffer: int, room: int) -> int:
-    """The most positions, of which ``least`` fit, whose workspace takes at most ``room`` bytes."""
-    while least < most:
-        middle = (least + most + 1) // 2
-        if _workspace(need, middle, max_buffer) <= room:
-            least = middle
-        else:
-            most = middle - 1
-    return least
+@dataclass(frozen=True)
+class _Sizer:
+    need: Need
+    max_buffer: int
+    stream_below: float
+
+    def workspace(self, context: int) -> int:
+        # As the engine takes them: the activations, the RoPE table, each layer's cache.
+        need = self.need
+        table = need.per_position - need.layers * need.position_in_layer
+        caches = [table, *[need.position_in_layer] * need.layers] if context and need.layers else []
+        return first_fit([need.activations, *(context * each for each in caches)], self.max_buffer)
+
+    def longest_context(self, least: int, most: int, room: int) -> int:
+        """The most positions, of which ``least`` fit, whose workspace takes at most ``room`` bytes."""
+        while least < most:
+            middle = (least + most + 1) // 2
+            if self.workspace(middle) <= room:
+                least = middle
+            else:
+                most = middle - 1
+        return least
+
+    def placements(self, weights: int) -> tuple[Placement, ...]:
+        slabs = slab_sizes(weights, self.max_buffer)
+        out = []
+        for number, model in enumerate(self.need.weights):
+            room = int(weights / self.stream_below) if number == 0 and self.need.layers else None
+            out.append(place(model.blocks, slabs, room=room, least=model.least, downward=model.downward))
+        return tuple(out)
+
+    def resident(self, weights: int, *, apart: bool = False) -> bool:
+        """Whether all models can be resident in so many bytes, each in its turn or (``apart``) at the same time."""
+        try:
+            placements = self.placements(weights)
+        except OutOfMemory:
+            return False
+        return not any(each.streamed for each in placements) and not (apart and overlap(placements))
+
+    def least_weights(self, *, apart: bool) -> int:
+        """Bytes of slabs that hold the models, each in its turn or at the same time."""
+        each = [model.nbytes for model in self.need.weights]
+        if self.need.layers:
+            each[0] = aligned(int(each[0] * self.stream_below))
+        least = sum(each) if apart else max(each)
+        if self.resident(least, apart=apart):
+            return least
+        # Where a slab ends, a place may be left that is too small for what comes next.
+        spare = max(block.nbytes for model in self.need.weights for block in model.blocks)
+        most = least + spare * (1 + least // max(1, self.max_buffer - spare))
+        step = aligned(spare // 8)
+        return next((w for w in range(least, most + step, step) if self.resident(w, apart=apart)), NEVER)
+
+    def streamed_weights(self) -> int:
+        """About the fewest bytes of slabs in which every model runs."""
+        low, high = ALIGNMENT, max(self.least_weights(apart=False), ALIGNMENT)
+        if high >= NEVER:
+            return sum(model.nbytes for model in self.need.weights)
+        while low < high:
+            middle = (low + high) // 2 // ALIGNMENT * ALIGNMENT
+            try:
+                self.placements(middle)
+                high = middle
+            except OutOfMemory:
+                low = middle + ALIGNMENT
+        return high
+
+    def sizing(self, weights: int, context: int) -> Sizing:
+        return Sizing(weights, self.workspace(context), context, self.placements(weights))
 
 
-def _workspace(need: Need, context: int, max_buffer: int) -> int:
-    # As the engine takes them: the activations, the RoPE table, each layer's cache.
-    table = need.per_position - need.layers * need.position_in_layer
-    caches = [table, *[need.position_in_layer] * need.layers] if context and need.layers else []
-    return first_fit([need.activations, *(context * each for each in caches)], max_buffer)
+def overlap(placements: Sequence[Placement]) -> int:
+    """Bytes of the slabs that belong to the homes of more than one model."""
+    spans = sorted(
+        (home.slab, home.offset, home.offset + home.nbytes, number)
+        for number, placement in enumerate(placements)
+        for home in {home for homes in placement.homes for home in homes}
+    )
+    total = 0
+    for index, (slab, _, end, number) in enumerate(spans):
+        for other_slab, other_start, other_end, other in spans[index + 1 :]:
+            if other_slab != slab or other_start >= end:
+                break
+            if other != number:
+                total += min(end, other_end) - other_start
+    return total

@@ -12,13 +12,18 @@ from ..compiler.passes_vision import VISION_PASSES
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
+from ..gpu.lease import Lease
+from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.replay import Replay, arrived
 from ..gpu.residency import Residency
 from ..models.efficientnet import CLASSES, SIDE, build_graph, pack_layout, pack_vision
+from ..weights.blocks import blocks_of
 from ..weights.safetensors import SafetensorsFile, read_safetensors
 from .assets import Progress, packed_blob
+from .sizing import Weights
+from .steps import steps_for
 
 NAME = "vision"
 
@@ -37,6 +42,14 @@ class VisionModel:
         """Reads the file's head. Raises ``BadModel``."""
         return cls(stored, await read_safetensors(stored.source))
 
+    def weights(self) -> Weights:
+        """The blocks that the weights move in; its kernels need all of a weight at once."""
+        return Weights(blocks_of(self.layout, by_rows=False), downward=True)
+
+    def lowered(self, limits: DeviceLimits) -> Plan:
+        """The plan for a device. Raises ``BadModel`` where its bindings are too small."""
+        return lower(fuse(self.graph, VISION_PASSES), limits)
+
     async def blob(self, progress: Progress) -> Any:
         async def fill(sink: Any) -> None:
             report = lambda _, done, total: progress("prepare", done, total)  # noqa: E731
@@ -48,23 +61,20 @@ class VisionModel:
 class VisionRunner:
     """The model bound to a pool. Callers hold the lease of ``vision`` while they use it."""
 
-    def __init__(self, model: VisionModel, device: Device, pool: Pool, residency: Residency) -> None:
-        self.model = model
+    def __init__(self, plan: Plan, device: Device, pool: Pool, residency: Residency) -> None:
+        self.plan = plan
         self.device = device
         self._pool = pool
         self._residency = residency
-        self.plan: Plan = lower(fuse(model.graph, VISION_PASSES), device.limits)
 
-    def bind_memory(self, activations: Region) -> None:
+    async def bind_memory(self, activations: Region) -> None:
         self._activations = activations
-        self._staging = self._pool.readback_ring(CLASSES * 4, slots=1)[0]
+        self._staging = (await self._pool.readback_ring(CLASSES * 4, slots=1))[0]
 
     def build(self, kernels: Kernels) -> None:
-        """Binds the plan; weights must be resident."""
-        self.replay = Replay(self.device, kernels, self.plan, self._resolve)
-
-    def rebind(self, moved: set[str]) -> None:
-        self.replay.rebind(moved)
+        """Binds the plan to its fixed homes."""
+        replay = Replay(self.device, kernels, self.plan, self._resolve)
+        self.steps = steps_for(replay, self.device, self._residency, NAME)
 
     def _resolve(self, b: Binding) -> tuple[Any, int, int]:
         if b.section != "data":
@@ -72,14 +82,15 @@ class VisionRunner:
         offset, size = self.plan.memory.offsets[b.tensor], self.plan.memory.sizes[b.tensor]
         return self._activations.slice(offset + b.offset, b.nbytes or size - b.offset)
 
-    async def classify(self, pixels: np.ndarray) -> np.ndarray:
-        """Logits float32 [1000] of an RGB picture uint8 [224, 224, 3]. Raises ``DeviceLost``."""
+    async def classify(self, lease: Lease, pixels: np.ndarray) -> np.ndarray:
+        """Logits float32 [1000] of an RGB picture uint8 [224, 224, 3]. Raises ``DeviceLost``, ``StaleLease``."""
+        lease.check()
         buffer, offset, _ = self._resolve(Binding(0, "pixels", "read_write"))
         data = np.ascontiguousarray(pixels, np.uint8).reshape(SIDE * SIDE * 3)
         self.device.check()
         self.device.queue.writeBuffer(buffer, offset, heap_view(data))
         buffer, offset, _ = self._resolve(Binding(0, "logits", "read_write"))
-        promise = self.replay.submit(
+        promise = await self.steps.run(
             ((0, len(self.plan.dispatches)),), copy=(buffer, offset, CLASSES * 4), staging=self._staging
         )
         return np.frombuffer(await arrived(self.device, promise, "running the vision model"), np.float32)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -40,8 +40,12 @@ class Device:
         handle.addEventListener("uncapturederror", self._on_error)
 
     @classmethod
-    async def open(cls, probe: Probe) -> Device:
-        """Requests the device with the adapter's own buffer limits. Raises ``NoDevice`` when the browser refuses."""
+    async def open(cls, probe: Probe, limits: Mapping[str, int] | None = None) -> Device:
+        """Requests the device with the adapter's own buffer limits. Raises ``NoDevice`` when the browser refuses.
+
+        ``limits``: lower values of ``WANTED_LIMITS`` to keep to (bytes). The browser grants no less than the defaults
+        of WebGPU, so keeping to them is up to who reads ``Device.limits``.
+        """
         if not probe.usable:
             raise NoDevice(f"No GPU can be used here: {probe.reason}.", reason=probe.reason)
         descriptor = {
@@ -54,7 +58,10 @@ class Device:
             raise NoDevice(
                 f"The browser refused a device on {probe.adapter} ({error}).", adapter=probe.adapter
             ) from None
-        return cls(handle, probe)
+        device = cls(handle, probe)
+        if limits:
+            device.limits = device.limits.lowered(limits)
+        return device
 
     async def _watch_loss(self) -> None:
         info = await self.handle.lost
@@ -97,6 +104,10 @@ class Device:
         if invalid:
             self.check()
             raise NoDevice(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
+
+    def submitted(self) -> Any:
+        """A promise that is kept when the GPU has done all that was submitted so far, and also when it is lost."""
+        return self.queue.onSubmittedWorkDone()
 
     async def idle(self) -> None:
         """Returns when the GPU has done all that was submitted."""

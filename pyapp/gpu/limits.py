@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -22,3 +23,11 @@ class DeviceLimits:
     subgroup_max: int = 0
     f16: bool = False
     software: bool = False
+
+    def lowered(self, limits: Mapping[str, int]) -> DeviceLimits:
+        """With a smaller ``maxBufferSize`` and ``maxStorageBufferBindingSize`` where ``limits`` names them."""
+        return replace(
+            self,
+            max_buffer=min(self.max_buffer, limits.get("maxBufferSize", self.max_buffer)),
+            max_binding=min(self.max_binding, limits.get("maxStorageBufferBindingSize", self.max_binding)),
+        )

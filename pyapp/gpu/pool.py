@@ -2,7 +2,8 @@
 
 This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers and
 the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so a slab has a role:
-``weights`` (bound read-only) or ``workspace`` (bound writable: activations, KV cache).
+``weights`` (bound read-only; ``residency.py`` says who holds which bytes) or ``workspace`` (bound writable: regions for
+activations and KV cache).
 """
 
 from __future__ import annotations
@@ -11,8 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from ..errors import OutOfMemory, OutOfPool
-from .allocator import FreeList, aligned
+from .allocator import ALIGNMENT, FreeList, aligned
 from .device import Device
+from .occupancy import Occupancy
 
 Role = Literal["weights", "workspace"]
 
@@ -24,12 +26,17 @@ RING_SLOTS = 8
 
 @dataclass
 class Slab:
-    """One large buffer and the regions in it."""
+    """One large buffer, and what lies in it: regions in a workspace, the models' bytes among the weights."""
 
     role: Role
     size: int
     buffer: Any
     free: FreeList
+    held: Occupancy = field(default_factory=Occupancy)
+
+    @property
+    def used(self) -> int:
+        return self.free.used + self.held.used
 
 
 @dataclass(frozen=True)
@@ -52,6 +59,13 @@ class Region:
                 size=self.size,
             )
         return self.slab.buffer, self.offset + offset, nbytes
+
+
+def slab_sizes(nbytes: int, largest: int) -> list[int]:
+    """The slabs that ``nbytes`` are taken in: as large as they may be, the last one with what is left."""
+    largest = largest // ALIGNMENT * ALIGNMENT
+    whole, rest = divmod(aligned(nbytes), largest)
+    return [largest] * whole + ([rest] if rest else [])
 
 
 class Pool:
@@ -92,7 +106,7 @@ class Pool:
         Raises ``OutOfMemory`` when the budget or the device has not that much; slabs made by the call are then
         given back.
         """
-        largest = self.device.limits.max_buffer // 256 * 256
+        largest = self.device.limits.max_buffer // ALIGNMENT * ALIGNMENT
         if self.slab_bytes + nbytes > self.budget:
             raise OutOfMemory(
                 f"{nbytes} bytes of {role} do not fit the pool: {self.slab_bytes} of {self.budget} bytes are taken.",
@@ -106,14 +120,11 @@ class Pool:
                 limit=largest,
             )
         made: list[Slab] = []
-        left = aligned(nbytes)
         try:
-            while left > 0:
-                size = min(left, largest)
+            for size in slab_sizes(nbytes, largest):
                 async with self.device.guarded(f"taking a slab of {size} bytes for {role}"):
                     buffer = self._create("slab", size, STORAGE | COPY_SRC | COPY_DST)
                     made.append(Slab(role, size, buffer, FreeList(size)))
-                left -= size
         except BaseException:
             for slab in made:
                 self._forget("slab", slab.buffer, slab.size)
@@ -124,22 +135,28 @@ class Pool:
     def slab_bytes(self) -> int:
         return sum(slab.size for slab in self.slabs)
 
-    def state_buffer(self) -> Any:
-        """A 256-byte step-state buffer: a uniform to most kernels, writable to the sampler."""
-        buffer = self._create("state", STATE_BYTES, STORAGE | UNIFORM | COPY_SRC | COPY_DST)
-        self._other.append(("state", buffer, STATE_BYTES))
+    async def state_buffer(self) -> Any:
+        """A 256-byte step-state buffer: a uniform to most kernels, writable to the sampler. Raises ``OutOfMemory``."""
+        async with self.device.guarded("taking the step state's buffer"):
+            buffer = self._create("state", STATE_BYTES, STORAGE | UNIFORM | COPY_SRC | COPY_DST)
+            self._other.append(("state", buffer, STATE_BYTES))
         return buffer
 
-    def readback_ring(self, nbytes: int, slots: int = RING_SLOTS) -> list[Any]:
-        """Staging buffers that results are copied to and read from."""
-        ring = [self._create("readback", aligned(nbytes), MAP_READ | COPY_DST) for _ in range(slots)]
-        self._other += [("readback", buffer, aligned(nbytes)) for buffer in ring]
+    async def readback_ring(self, nbytes: int, slots: int = RING_SLOTS) -> list[Any]:
+        """Staging buffers that results are copied to and read from. Raises ``OutOfMemory``."""
+        async with self.device.guarded(f"taking {slots} buffers of {nbytes} bytes to read back from"):
+            ring = [self._create("readback", aligned(nbytes), MAP_READ | COPY_DST) for _ in range(slots)]
+            self._other += [("readback", buffer, aligned(nbytes)) for buffer in ring]
         return ring
 
     # -- regions ------------------------------------------------------------------------------------------------
 
+    @property
+    def weights(self) -> list[Slab]:
+        return [slab for slab in self.slabs if slab.role == "weights"]
+
     def take(self, role: Role, nbytes: int, tenant: str, label: str = "") -> Region | None:
-        """A region of a role's slabs, or None when no gap is large enough (the caller evicts and asks again)."""
+        """A region of a role's slabs, or None when no gap is large enough."""
         for slab in self.slabs:
             if slab.role == role:
                 offset = slab.free.take(nbytes)
@@ -159,23 +176,39 @@ class Pool:
     def memory(self) -> dict[str, Any]:
         """The figures of ``inspect.memory()``; bytes."""
         tenants: dict[str, int] = {}
-        for region in self._regions.values():
-            tenants[region.tenant] = tenants.get(region.tenant, 0) + region.size
+        for slab in self.slabs:
+            for span in self._spans(slab):
+                tenants[span["tenant"]] = tenants.get(span["tenant"], 0) + span["size"]
         return {
             "asked": self.asked,
             "live": self.live,
             "peak": self.peak,
             "budget": self.budget,
-            "slabs": [{"size": slab.size, "used": slab.free.used, "role": slab.role} for slab in self.slabs],
+            "slabs": [
+                {"size": slab.size, "used": slab.used, "role": slab.role, "spans": self._spans(slab)}
+                for slab in self.slabs
+            ],
             "tenants": tenants,
             "objects": dict(self.objects),
         }
 
-    def close(self) -> None:
-        """Destroys every buffer; the counters end where they began."""
+    def _spans(self, slab: Slab) -> list[dict[str, Any]]:
+        """What lies where in a slab, by offset."""
+        found = [(region.offset, region.size, region.tenant, region.label) for region in self._regions.values()
+                 if region.slab is slab]  # fmt: skip
+        found += [(start, end - start, owner.tenant, owner.label) for start, end, owner in slab.held.spans()]
+        return [dict(zip(("offset", "size", "tenant", "label"), each, strict=True)) for each in sorted(found)]
+
+    def give_back_slabs(self) -> None:
+        """Destroys the slabs, which nothing may use any more; a smaller pool can then be taken."""
         for slab in self.slabs:
             self._forget("slab", slab.buffer, slab.size)
+        self.slabs = []
+        self._regions.clear()
+
+    def close(self) -> None:
+        """Destroys every buffer; the counters end where they began."""
+        self.give_back_slabs()
         for kind, buffer, size in self._other:
             self._forget(kind, buffer, size)
-        self.slabs, self._other = [], []
-        self._regions.clear()
+        self._other = []

@@ -13,10 +13,6 @@ export function record(device, pipelines, groups, table) {
   return { device, pipelines, groups: [...groups], table: Int32Array.from(table) };
 }
 
-export function regroup(recorded, index, group) {
-  recorded.groups[index] = group;
-}
-
 function encode(pass, recorded, from, to, tiles) {
   const { pipelines, groups, table } = recorded;
   let current = -1;

@@ -11,14 +11,14 @@ import numpy as np
 from .device import Device
 from .ffi import js_list, js_object, translated
 from .kernels import Kernels
-from .plan import Binding, Plan
+from .plan import Binding, Dispatch, Plan
 
 Resolve = Callable[[Binding], tuple[Any, int, int]]
 """Where a binding's tensor lies now: (buffer, offset, bytes)."""
 
 
 class Replay:
-    """A plan bound to buffers. ``resolve`` is asked again for each group that ``rebind`` is told of."""
+    """A plan bound to buffers, once and for good: every tensor has a fixed home."""
 
     def __init__(self, device: Device, kernels: Kernels, plan: Plan, resolve: Resolve) -> None:
         import tandem_replay
@@ -26,8 +26,6 @@ class Replay:
         self._js = tandem_replay
         self.device = device
         self.plan = plan
-        self._kernels = kernels
-        self._resolve = resolve
         pipelines: list[Any] = []
         index: dict[Any, int] = {}
         table = np.zeros((len(plan.dispatches), 6), np.int32)
@@ -38,7 +36,7 @@ class Replay:
                 pipelines.append(kernels.pipeline(dispatch))
             x, y, z = dispatch.workgroups
             table[row] = (index[dispatch.shader], row, x, y, z, y // max(1, full_tiles) if dispatch.per_tile else 0)
-        groups = [self._group(row) for row in range(len(plan.dispatches))]
+        groups = [self._group(dispatch, kernels, resolve) for dispatch in plan.dispatches]
         from pyodide.ffi import to_js
 
         self._recorded = tandem_replay.record(
@@ -46,23 +44,13 @@ class Replay:
         )
         self._spans: dict[tuple[tuple[int, int], ...], Any] = {}
 
-    def _group(self, row: int) -> Any:
-        dispatch = self.plan.dispatches[row]
+    def _group(self, dispatch: Dispatch, kernels: Kernels, resolve: Resolve) -> Any:
         entries = []
         for binding in dispatch.bindings:
-            buffer, offset, size = self._resolve(binding)
+            buffer, offset, size = resolve(binding)
             entries.append({"binding": binding.slot, "resource": {"buffer": buffer, "offset": offset, "size": size}})
-        layout = self._kernels.layout(dispatch)[0]
+        layout = kernels.layout(dispatch)[0]
         return self.device.handle.createBindGroup(js_object({"layout": layout, "entries": entries}))
-
-    def rebind(self, tensors: frozenset[str] | set[str]) -> int:
-        """Makes new bind groups for the dispatches that bind any of ``tensors`` (they moved); returns how many."""
-        count = 0
-        for row, dispatch in enumerate(self.plan.dispatches):
-            if any(binding.tensor in tensors for binding in dispatch.bindings):
-                self._js.regroup(self._recorded, row, self._group(row))
-                count += 1
-        return count
 
     def submit(
         self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,

@@ -1,21 +1,28 @@
-"""Which blocks of which model's weights lie in the pool, and what moves when a model takes its turn.
+"""Which bytes of which model's weights lie in the pool, and what moves when a model takes its turn.
 
-A model's weights are a list of blocks in the order of use. Making a model resident uploads its missing blocks from a
-reader (anything with ``read_js``); room is made by evicting other models' blocks, those used furthest in the future
-first: a model that does not run now starts again at its first block, so its last ones go first.
+Every block of a model has a fixed home (``placement.py``). To make a block resident is to upload those bytes of its
+home that are not its own, from a reader (anything with ``read_js``); whoever held them loses them, and only them. Two
+models that fit together switch for nothing, two that overlap by some bytes move these, and the blocks of a model that
+is larger than its room take turns in its window. One mechanism, and exact to the byte.
 """
 
 from __future__ import annotations
 
+import time
+from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from ..errors import OutOfMemory
+from ..errors import OutOfPool
 from .device import Device
-from .pool import Pool, Region
+from .occupancy import Owner
+from .placement import Block, Home, Placement
+from .pool import Pool, Slab
 
 UPLOAD_BYTES = 4 << 20
+MOVES_KEPT = 64
 Progress = Callable[[int, int], None]
 
 
@@ -32,19 +39,6 @@ class Entry(Protocol):
     def scales_bytes(self) -> int: ...
 
 
-class Block(Protocol):
-    """A run of the blob that moves as one."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def offset(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def entries(self) -> Mapping[str, Any]: ...
-
-
 class Reader(Protocol):
     """Gives packed bytes as a JavaScript Uint8Array, without a detour through Python's heap."""
 
@@ -57,28 +51,52 @@ class Reader(Protocol):
 
 @dataclass
 class WeightSet:
-    """One model's blocks, its reader, and where its resident blocks lie."""
+    """One model's blocks, their homes, and the reader of its blob."""
 
     name: str
     blocks: Sequence[Block]
+    placement: Placement
+    entries: Mapping[str, Entry]
     reader: Reader
-    regions: dict[int, Region] = field(default_factory=dict)
-    home: dict[str, int] = field(default_factory=dict)
-    moved: set[str] = field(default_factory=set)
-    """Tensors that lie somewhere else than those who bound them last were told."""
+    runs: list[tuple[int, int, int, int]] = field(default_factory=list)
+    """(blob, slab, offset, bytes) of what lies together in a slab, by blob offset."""
+
+    def __post_init__(self) -> None:
+        streamed = [home for index in self.placement.streamed for home in self.placement.homes[index]]
+        for home in sorted((home for homes in self.placement.homes for home in homes), key=lambda home: home.blob):
+            blob, slab, offset, nbytes = self.runs[-1] if self.runs else (0, -1, 0, 0)
+            together = (blob + nbytes, slab, offset + nbytes) == (home.blob, home.slab, home.offset)
+            if together and home not in streamed:
+                self.runs[-1] = (blob, slab, offset, nbytes + home.nbytes)
+            else:
+                self.runs.append((home.blob, home.slab, home.offset, home.nbytes))
 
     @property
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
 
     @property
-    def missing(self) -> int | None:
-        """The first block that is not resident."""
-        return next((index for index in range(len(self.blocks)) if index not in self.regions), None)
+    def pinned(self) -> list[int]:
+        """The blocks that stay while the model has its turn, in the order of use."""
+        return [index for index in range(len(self.blocks)) if index not in self.placement.streamed]
 
-    @property
-    def resident_bytes(self) -> int:
-        return sum(self.blocks[index].nbytes for index in self.regions)
+    def owner(self, block: int) -> Owner:
+        return Owner(self.name, self.blocks[block].name)
+
+    def section(self, tensor: str, section: str) -> tuple[int, int]:
+        """(offset in the blob, bytes) of a section of a tensor."""
+        entry = self.entries[tensor]
+        if section == "scales":
+            return entry.scales_offset, entry.scales_bytes
+        return entry.quants_offset, entry.quants_bytes
+
+    def streamed_block(self, tensor: str, section: str, offset: int) -> int | None:
+        """The block of the window that holds the byte ``offset`` of a section, None where that is pinned."""
+        at = self.section(tensor, section)[0] + offset
+        for index in self.placement.streamed:
+            if any(blob <= at < blob + nbytes for blob, nbytes in self.blocks[index].extents):
+                return index
+        return None
 
 
 class Residency:
@@ -88,87 +106,88 @@ class Residency:
         self.device = device
         self.pool = pool
         self.sets: dict[str, WeightSet] = {}
+        self.moved_bytes = 0
+        """Bytes uploaded since the start."""
+        self.uploads = 0
+        self.moves: deque[dict[str, Any]] = deque(maxlen=MOVES_KEPT)
+        """The last moves, oldest first: {at (ms since the epoch), tenant, label, slab, offset, bytes, direction}."""
 
-    def register(self, name: str, blocks: Sequence[Block], reader: Reader) -> WeightSet:
+    def register(
+        self, name: str, blocks: Sequence[Block], placement: Placement, entries: Mapping[str, Entry], reader: Reader
+    ) -> WeightSet:
         """Adds a model; nothing moves until ``ensure``."""
-        weights = WeightSet(name, blocks, reader)
-        weights.home = {tensor: index for index, block in enumerate(blocks) for tensor in block.entries}
-        self.sets[name] = weights
-        return weights
+        self.sets[name] = WeightSet(name, blocks, placement, entries, reader)
+        return self.sets[name]
 
-    async def ensure(self, name: str, progress: Progress | None = None) -> set[str]:
-        """Makes every block of a model resident; returns the tensors whose place changed.
+    async def ensure(self, name: str, progress: Progress | None = None) -> None:
+        """Makes a model's pinned blocks resident, the first ones first. ``progress(bytes there, bytes of them all)``.
 
-        After a call that fails or is cancelled, the next one returns those that had moved by then as well.
-
-        Raises ``OutOfMemory`` when the model does not fit even alone.
+        A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
         weights = self.sets[name]
-        anew = False
-        while (index := weights.missing) is not None:
-            block = weights.blocks[index]
-            region = self._room_for(weights, block)
-            if region is None and (anew or not weights.regions):
-                raise OutOfMemory(
-                    f"{weights.name} needs {weights.nbytes} bytes of weights; the pool's weights slabs hold "
-                    f"{sum(s.size for s in self.pool.slabs if s.role == 'weights')}. Give the pool more MiB.",
-                    need=weights.nbytes,
-                    budget=self.pool.budget,
-                )
-            if region is None:
-                # Alone in the pool and still no gap is large enough: this model's own blocks lie between the gaps.
-                anew = True
-                while weights.regions:
-                    self._evict(weights)
-                continue
-            try:
-                await self._upload(weights, block, region)
-            except BaseException:
-                # A block counts as resident only once it is whole.
-                self.pool.give_back(region)
-                raise
-            weights.regions[index] = region
-            weights.moved |= set(block.entries)
+        pinned = weights.pinned
+        total = sum(weights.blocks[index].nbytes for index in pinned)
+        done = 0
+        for index in pinned:
+            await self.bring(name, index)
+            done += weights.blocks[index].nbytes
             if progress:
-                progress(weights.resident_bytes, weights.nbytes)
-        moved, weights.moved = weights.moved, set()
-        return moved
+                progress(done, total)
 
-    def _room_for(self, weights: WeightSet, block: Block) -> Region | None:
-        """A region for a block, made by evicting other models' blocks; None when none are left and it does not fit."""
-        while True:
-            region = self.pool.take("weights", block.nbytes, weights.name, block.name)
-            victim = next((other for other in self.sets.values() if other is not weights and other.regions), None)
-            if region is not None or victim is None:
-                return region
-            self._evict(victim)
+    async def bring(self, name: str, block: int) -> None:
+        """Makes one block resident: in queue order, so what was submitted before still sees what lay there."""
+        weights = self.sets[name]
+        for home in weights.placement.homes[block]:
+            slab = self.pool.weights[home.slab]
+            for start, end in slab.held.missing(home.offset, home.offset + home.nbytes, weights.owner(block)):
+                await self._upload(weights, block, home, slab, start, end)
 
-    def _evict(self, weights: WeightSet) -> None:
-        """Gives up the block whose next use is the furthest."""
-        self.pool.give_back(weights.regions.pop(max(weights.regions)))
-
-    async def _upload(self, weights: WeightSet, block: Block, region: Region) -> None:
-        for start in range(0, block.nbytes, UPLOAD_BYTES):
-            length = min(UPLOAD_BYTES, block.nbytes - start)
+    async def _upload(self, weights: WeightSet, block: int, home: Home, slab: Slab, start: int, end: int) -> None:
+        for at in range(start, end, UPLOAD_BYTES):
+            stop = min(at + UPLOAD_BYTES, end)
             self.device.check()  # once it is closed the reader is too, which is not what went wrong
-            data = await weights.reader.read_js(block.offset + start, length)
+            data = await weights.reader.read_js(home.blob + at - home.offset, stop - at)
             self.device.check()
-            buffer, offset, _ = region.slice(start, length)
-            self.device.queue.writeBuffer(buffer, offset, data)
+            for begin, finish, owner in slab.held.clear(at, stop):
+                self._note(owner, home.slab, begin, finish - begin, "out")
+            self.device.queue.writeBuffer(slab.buffer, at, data)
+            slab.held.put(at, stop, weights.owner(block))
+            self.moved_bytes += stop - at
+            self.uploads += 1
+            self._note(weights.owner(block), home.slab, at, stop - at, "in")
+
+    def _note(self, owner: Owner, slab: int, offset: int, nbytes: int, direction: str) -> None:
+        number = self.pool.slabs.index(self.pool.weights[slab])
+        self.moves.append(
+            {"at": int(time.time() * 1000), "tenant": owner.tenant, "label": owner.label, "slab": number,
+             "offset": offset, "bytes": nbytes, "direction": direction}
+        )  # fmt: skip
 
     def locate(self, name: str, tensor: str, section: str, offset: int, nbytes: int | None) -> tuple[Any, int, int]:
-        """(buffer, offset, bytes) of a section of a resident tensor, for a bind group."""
+        """(buffer, offset, bytes) of the home of a part of a section, for a bind group.
+
+        Raises ``OutOfPool`` for a part that does not lie together.
+        """
         weights = self.sets[name]
-        index = weights.home[tensor]
-        entry = weights.blocks[index].entries[tensor]
-        begin, size = (
-            (entry.scales_offset, entry.scales_bytes)
-            if section == "scales"
-            else (entry.quants_offset, entry.quants_bytes)
-        )
-        within = begin - weights.blocks[index].offset + offset
+        begin, size = weights.section(tensor, section)
         # Bindings are whole words; sections are padded to 256 bytes, so rounding up stays inside.
-        return weights.regions[index].slice(within, (((nbytes or size - offset) + 3) // 4) * 4)
+        length = ((size - offset if nbytes is None else nbytes) + 3) // 4 * 4
+        blob, slab, at, together = weights.runs[bisect_right(weights.runs, begin + offset, key=lambda run: run[0]) - 1]
+        within = begin + offset - blob
+        if within < 0 or within + length > together:
+            raise OutOfPool(
+                f"{length} bytes from {offset} of {name}/{tensor} do not lie together in the pool.",
+                offset=offset,
+                nbytes=length,
+                size=together,
+            )
+        return self.pool.weights[slab].buffer, at + within, length
+
+    def resident(self, name: str) -> int:
+        """How many of a model's bytes lie in the pool."""
+        return sum(
+            end - start for slab in self.pool.weights for start, end, owner in slab.held.spans() if owner.tenant == name
+        )
 
     async def close(self) -> None:
         """Closes the readers; nothing can be made resident afterwards."""
@@ -177,4 +196,4 @@ class Residency:
 
     def tenants(self) -> list[dict[str, Any]]:
         """For ``status.pool``: each model's bytes and how many of them are resident."""
-        return [{"name": w.name, "bytes": w.nbytes, "resident": w.resident_bytes} for w in self.sets.values()]
+        return [{"name": w.name, "bytes": w.nbytes, "resident": self.resident(w.name)} for w in self.sets.values()]

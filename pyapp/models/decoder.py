@@ -165,16 +165,31 @@ def rope_table(c: DecoderConfig, context: int, factors: np.ndarray | None = None
     return np.stack([np.cos(angle), np.sin(angle)], axis=-1).astype(np.float32)
 
 
-def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, context: int, splits: int) -> Graph:
+Pieces = Mapping[str, tuple[tuple[int, int], ...]]
+"""By weight: (first row, rows) of the runs of its rows that lie together in memory."""
+
+
+def build_graph(
+    c: DecoderConfig,
+    formats: Mapping[str, str],
+    *,
+    tokens: int,
+    context: int,
+    splits: int,
+    pieces: Pieces | None = None,
+) -> Graph:
     """The graph of one step: ``tokens`` new tokens, the logits of the last valid one, and the two ways to sample it.
 
     ``tokens``: 1 to decode, more for a chunk of a prompt. ``formats``: the kernel format of each packed matrix.
-    ``context``: positions of the cache. ``splits``: parts of attention (decoding only).
+    ``context``: positions of the cache. ``splits``: parts of attention (decoding only). ``pieces``: of the weights that
+    do not lie together as a whole.
     """
     g = GraphBuilder("decode" if tokens == 1 else "prefill")
     for name, shape in packed_shapes(c).items():
-        g.tensor(name, shape, "weight", fmt="f32" if len(shape) == 1 else formats[name])
-    g.tensor("rope", (context, c.head_dim // 2, 2), "cache")
+        fmt = "f32" if len(shape) == 1 else formats[name]
+        g.tensor(name, shape, "weight", fmt=fmt, pieces=(pieces or {}).get(name, ()))
+    caches = cache_shapes(c, context)
+    g.tensor("rope", caches["rope"], "cache")
     g.tensor("ids", (tokens,), "input", dtype="u32")
     heads = {"heads": c.heads, "kv_heads": c.kv_heads, "head_dim": c.head_dim, "q_rows": c.q_rows, "kv_rows": c.kv_rows}
     qkv_rows = c.q_rows + 2 * c.kv_rows
@@ -182,7 +197,7 @@ def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, co
     x = g.op("embed", "x", (tokens, c.hidden), name="embed_tokens", ids="ids", table="embed")
     for i in range(c.layers):
         p = f"layers.{i}."
-        g.tensor(p + "kv", (context, 2 * c.kv_rows), "cache")
+        g.tensor(p + "kv", caches[p + "kv"], "cache")
         y = g.op("rms_norm", p + "attn_in", (tokens, c.hidden), {"eps": c.eps}, x=x, gain=p + "attn_norm")
         bias = {"bias": p + "qkv_bias"} if c.qkv_bias else {}
         qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), {}, x=y, weight=p + "qkv", **bias)
@@ -216,6 +231,12 @@ def build_graph(c: DecoderConfig, formats: Mapping[str, str], *, tokens: int, co
     g.op("sample", "state", (64,), {"greedy": True}, name="sample_greedy", logits=logits)
     g.op("sample", "state", (64,), {"greedy": False}, name="sample_random", logits=logits)
     return g.build()
+
+
+def cache_shapes(c: DecoderConfig, context: int) -> dict[str, tuple[int, ...]]:
+    """What a conversation of ``context`` positions keeps, float32: the RoPE table, and each layer's keys and values."""
+    layers = {f"layers.{i}.kv": (context, 2 * c.kv_rows) for i in range(c.layers)}
+    return {"rope": (context, c.head_dim // 2, 2), **layers}
 
 
 def packed_shapes(c: DecoderConfig) -> dict[str, tuple[int, ...]]:

@@ -1,6 +1,6 @@
 """Which rows of which GGUF tensors make up each packed weight of a decoder, and in which blocks they move.
 
-A block is a layer; the embedding and the head are blocks of their own.
+A block is a layer's matrices; all vectors (norms, biases) are one block, the embedding and the head one each.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import numpy as np
 
 from ..weights.packing import PackedTensor, SourceRows, kernel_format, promote
 from .decoder import DecoderConfig, packed_shapes
+
+VECTORS = "vectors"
 
 
 def _pair_order(heads: int, head_dim: int) -> np.ndarray:
@@ -54,17 +56,19 @@ def _sources(c: DecoderConfig) -> dict[str, tuple[SourceRows, ...]]:
 
 
 def recipes_by_block(c: DecoderConfig, tensors: Mapping[str, Any]) -> dict[str, list[PackedTensor]]:
-    """Recipes of every packed weight, by block, in the order in which a step reads them.
+    """Recipes of every packed weight, by block, in the order in which a step reads them; the vectors come first, small
+    and read all over a step, so that a layer's matrices can be cut anywhere.
 
     ``tensors`` is the file's table: the kernel format of a matrix follows from its tensors' types.
     """
     sources = _sources(c)
-    blocks: dict[str, list[PackedTensor]] = {}
+    blocks: dict[str, list[PackedTensor]] = {VECTORS: []}
     for name, shape in packed_shapes(c).items():
         parts = sources[name]
         n, k = shape if len(shape) == 2 else (1, shape[0])
         fmt = promote(kernel_format(tensors[part.tensor].type) for part in parts) if len(shape) == 2 else "f32"
-        block = ".".join(name.split(".")[:2]) if name.startswith("layers.") else name
+        layer = ".".join(name.split(".")[:2]) if name.startswith("layers.") else name
+        block = layer if len(shape) == 2 else VECTORS
         blocks.setdefault(block, []).append(PackedTensor(name, parts, fmt, n, k))
     return blocks
 

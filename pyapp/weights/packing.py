@@ -76,7 +76,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class PackedBlock:
-    """A run of the blob that moves in and out of GPU memory as one."""
+    """A run of the blob that belongs together, such as a layer; ``blocks.py`` cuts it for moving."""
 
     name: str
     offset: int

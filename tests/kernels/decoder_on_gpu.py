@@ -41,8 +41,8 @@ class DecoderRunner:
         runner = cls(await Device.open(await probe("software")))
         for role in ("weights", "workspace"):
             await runner.pool.add_slabs(role, SLAB, SLAB)  # type: ignore[arg-type]
-        runner.state = runner.pool.state_buffer()
-        runner.staging = runner.pool.readback_ring(READBACK, slots=1)[0]
+        runner.state = await runner.pool.state_buffer()
+        runner.staging = (await runner.pool.readback_ring(READBACK, slots=1))[0]
         return runner
 
     state: Any

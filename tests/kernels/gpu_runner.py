@@ -40,7 +40,7 @@ class GpuRunner:
         runner = cls(await Device.open(await probe(adapter)))
         for role in ("weights", "workspace"):
             await runner.pool.add_slabs(role, SLAB, SLAB)  # type: ignore[arg-type]
-        runner._staging = runner.pool.readback_ring(READBACK, slots=1)[0]
+        runner._staging = (await runner.pool.readback_ring(READBACK, slots=1))[0]
         return runner
 
     _staging: Any

@@ -121,7 +121,7 @@ async def test_a_lost_device_is_asked_for_nothing() -> None:
     device.lost = True
     for call in (pool.state_buffer, lambda: pool.readback_ring(256)):
         with pytest.raises(DeviceLost):
-            call()
+            await call()
     with pytest.raises(DeviceLost):
         await pool.add_slabs("weights", MIB, MIB)
     assert device.created == []
@@ -131,8 +131,8 @@ async def test_a_lost_device_is_asked_for_nothing() -> None:
 async def test_what_lies_outside_the_slabs_is_counted_too() -> None:
     device = fake_device()
     pool = Pool(device, 0)
-    pool.state_buffer()
-    ring = pool.readback_ring(1000)
+    await pool.state_buffer()
+    ring = await pool.readback_ring(1000)
     assert (len(ring), {buffer.size for buffer in ring}) == (RING_SLOTS, {1024})
     assert pool.memory()["objects"] == {"slab": 0, "state": 1, "readback": RING_SLOTS}
     figures_agree(pool, device)

@@ -1,21 +1,21 @@
-"""How large the pool is made: within the budget, at full context where it fits, with room for every piece."""
+"""How large the pool is made and what lies where: within the budget, at full context where it fits."""
 
 from __future__ import annotations
 
 import asyncio
-from itertools import permutations
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pyapp.engine.sizing import LEAST_CONTEXT, Need, Sizing, size_pool
+from pyapp.engine.sizing import COMFORTABLE_CONTEXT, LEAST_CONTEXT, Need, Sizing, Weights, overlap, size_pool
 from pyapp.errors import OutOfMemory
 from pyapp.gpu.pool import Pool
 from pyapp.models.decoder import DecoderConfig, expected_shapes
 from pyapp.models.decoder_weights import recipes_by_block
 from pyapp.models.efficientnet import build_graph, pack_layout
+from pyapp.weights.blocks import BLOCK_BYTES, Block, blocks_of
 from pyapp.weights.packing import plan_layout
 
 from .decoder_configs import QWEN25_15B, SMOLLM2
@@ -24,22 +24,33 @@ from .gpu_fakes import fake_device
 MIB = 1 << 20
 LIMITS = [(16 * MIB, 4 * MIB), (256 * MIB, 128 * MIB), (4 << 30, 2 << 30)]
 """(largest buffer, largest binding): the smallest that tests use, the default device's, an H200's."""
+ROOMY = 1 << 40
 
 
-def blocks_of(config: DecoderConfig) -> list[int]:
+def language(config: DecoderConfig, max_binding: int = 2 << 30) -> Weights:
     tensors = {
         name: SimpleNamespace(shape=shape, type="F32" if len(shape) == 1 else "Q4_1")
         for name, shape in expected_shapes(config).items()
     }
-    return [block.nbytes for block in plan_layout(recipes_by_block(config, tensors)).blocks]
+    blocks = blocks_of(plan_layout(recipes_by_block(config, tensors)), min(BLOCK_BYTES, max_binding))
+    return Weights(blocks, least=[block.name.split(".")[0] for block in blocks].index("layers"))
 
 
-VISION = [block.nbytes for block in pack_layout(build_graph()).blocks]
+VISION = Weights(blocks_of(pack_layout(build_graph()), by_rows=False), downward=True)
 
 
-def need_of(config: DecoderConfig, blocks: list[list[int]], activations: int = 3 * MIB) -> Need:
+def made_up(units: list[int], **more: object) -> Weights:
+    """Blocks of so many 256 bytes."""
+    blocks, at = [], 0
+    for number, unit in enumerate(units):
+        blocks.append(Block(str(number), ((at, 256 * unit),), {f"w{number}": (0, 1)}))
+        at += 256 * unit
+    return Weights(tuple(blocks), **more)  # type: ignore[arg-type]
+
+
+def need_of(config: DecoderConfig, *weights: Weights, activations: int = 3 * MIB) -> Need:
     return Need(
-        blocks=tuple(map(tuple, blocks)),
+        weights=weights,
         activations=activations,
         per_position=config.kv_bytes_per_token + config.head_dim * 4,
         position_in_layer=2 * config.kv_rows * 4,
@@ -49,64 +60,97 @@ def need_of(config: DecoderConfig, blocks: list[list[int]], activations: int = 3
 
 
 def weights_of(need: Need) -> int:
-    return sum(map(sum, need.blocks))
+    return sum(each.nbytes for each in need.weights)
 
 
-def test_full_context_when_it_fits() -> None:
-    need = need_of(SMOLLM2, [blocks_of(SMOLLM2), VISION])
-    sizing = size_pool(900 * MIB, need, 1 << 30, 1 << 30)
+def streams(sizing: Sizing) -> bool:
+    return any(placement.streamed for placement in sizing.placements)
+
+
+SMOL = need_of(SMOLLM2, language(SMOLLM2), VISION)
+
+
+def test_full_context_and_side_by_side_when_it_fits() -> None:
+    sizing = size_pool(900 * MIB, SMOL, 1 << 30, 1 << 30)
     assert sizing.context == 2048
-    assert sizing.weights == weights_of(need)
+    assert sizing.weights == weights_of(SMOL)
     assert sizing.weights + sizing.workspace < 300 * MIB  # what the models need, and not the whole budget
+    assert overlap(sizing.placements) == 0
+    assert not streams(sizing)
 
 
-def test_a_smaller_budget_costs_context_first_and_then_side_by_side() -> None:
-    need = need_of(SMOLLM2, [blocks_of(SMOLLM2), VISION])
-    side_by_side = size_pool(160 * MIB, need, 1 << 30, 1 << 30)
-    assert LEAST_CONTEXT <= side_by_side.context < 2048
-    assert side_by_side.weights == weights_of(need)
-    in_turns = size_pool(100 * MIB, need, 1 << 30, 1 << 30)
-    assert in_turns.context >= LEAST_CONTEXT
-    assert in_turns.weights == max(map(sum, need.blocks))
+def test_what_a_smaller_budget_costs_and_in_which_order() -> None:
+    roomy = size_pool(ROOMY, SMOL, 1 << 30, 1 << 30)
+    whole = roomy.weights + roomy.workspace
+    tight = size_pool(whole - 9 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert (tight.context, overlap(tight.placements)) == (2048, 9 * MIB)  # to the byte
+    alone = SMOL.weights[0].nbytes
+    shorter = size_pool(alone + 60 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert shorter.weights == alone
+    assert LEAST_CONTEXT < shorter.context < COMFORTABLE_CONTEXT
+    assert not streams(shorter)
+    small = size_pool(alone * 6 // 10 + roomy.workspace // 4 + 3 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert small.placements[0].streamed
+    assert not small.placements[1].streamed  # the vision model fits whole
+    assert 0.55 * alone < small.weights < 0.7 * alone
+    pinned = sum(
+        block.nbytes for i, block in enumerate(SMOL.weights[0].blocks) if i not in small.placements[0].streamed
+    )
+    assert pinned > small.weights - 3 * BLOCK_BYTES  # all but the window
+
+
+def test_a_headroom_streams_and_leaves_the_rest_free() -> None:
+    sizing = size_pool(900 * MIB, SMOL, 1 << 30, 1 << 30, 2.0)
+    assert not streams(sizing)  # such a budget has room for that too
+    half = size_pool(SMOL.weights[0].nbytes * 14 // 10, SMOL, 1 << 30, 1 << 30, 1.5)
+    assert half.placements[0].streamed
+    used = {home for homes in half.placements[0].homes for home in homes}
+    assert max(home.offset + home.nbytes for home in used) <= half.weights / 1.5
 
 
 def test_too_little_is_said_with_the_figures() -> None:
-    need = need_of(SMOLLM2, [blocks_of(SMOLLM2), VISION])
     with pytest.raises(OutOfMemory, match=r"need at least \d+ bytes .* budget is \d+; give it more MiB") as error:
-        size_pool(60 * MIB, need, 1 << 30, 1 << 30)
-    assert error.value.details["budget"] == 60 * MIB
-    assert size_pool(error.value.details["need"], need, 1 << 40, 1 << 40).context >= LEAST_CONTEXT
+        size_pool(30 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert error.value.details["budget"] == 30 * MIB
+    least = size_pool(error.value.details["need"], SMOL, 1 << 40, 1 << 40)
+    assert least.context >= LEAST_CONTEXT
+    with pytest.raises(OutOfMemory):
+        size_pool(error.value.details["need"] - MIB, SMOL, 1 << 40, 1 << 40)
 
 
-def test_the_15b_model_in_the_default_budget() -> None:
-    """Qwen2.5-1.5B at 4 bits with a vision model of 450 MB, in 900 MiB and with the default device's limits."""
-    need = need_of(QWEN25_15B, [blocks_of(QWEN25_15B), [9 * MIB] * 50])
-    assert weights_of(need) > 900 * MIB
-    sizing = size_pool(1100 * MIB, need, 1 << 30, 1 << 30)
-    assert sizing.context >= LEAST_CONTEXT
+def test_the_15b_model_with_a_large_vision_model() -> None:
+    """Qwen2.5-1.5B at 5 bits a weight and a vision model of 450 MB, with the default device's limits."""
+    vision = made_up([9 * MIB // 256] * 50, downward=True)
+    need = need_of(QWEN25_15B, language(QWEN25_15B), vision)
+    assert weights_of(need) > 1300 * MIB
+    sizing = size_pool(1100 * MIB, need, 256 * MIB, 128 * MIB)
+    assert not streams(sizing)
+    assert overlap(sizing.placements) > 300 * MIB
+    small = size_pool(900 * MIB, need, 256 * MIB, 128 * MIB)
+    assert small.placements[0].streamed
+    assert not small.placements[1].streamed
 
 
 def test_one_binding_holds_a_layers_cache() -> None:
-    need = need_of(SMOLLM2, [blocks_of(SMOLLM2)])
-    sizing = size_pool(900 * MIB, need, 16 * MIB, 1 * MIB)
-    assert sizing.context == MIB // need.position_in_layer
+    sizing = size_pool(900 * MIB, need_of(SMOLLM2, language(SMOLLM2)), 16 * MIB, 1 * MIB)
+    assert sizing.context == MIB // SMOL.position_in_layer
 
 
-BLOCKS = st.one_of(
-    st.lists(st.integers(1, 60 * 1024), min_size=1, max_size=30),
-    st.builds(lambda size, count: [size] * count, st.integers(1, 60 * 1024), st.integers(1, 30)),
+UNITS = st.one_of(
+    st.lists(st.integers(1, 16 * 1024), min_size=1, max_size=30),
+    st.builds(lambda size, count: [size] * count, st.integers(1, 16 * 1024), st.integers(1, 30)),
 )
-"""Blocks of a model in 256 bytes, up to 15 MiB each; those of real models are mostly of one size."""
+"""Blocks of a model in 256 bytes, up to 4 MiB each; those of real models are mostly of one size."""
 NEEDS = st.builds(
-    lambda blocks, activations, width, layers, context: Need(
-        blocks=tuple(tuple(256 * block for block in each) for each in blocks),
+    lambda units, activations, width, layers, context: Need(
+        weights=tuple(made_up(each, downward=number > 0) for number, each in enumerate(units)),
         activations=activations,
         per_position=layers * width * 4 + 16,
         position_in_layer=width * 4,
         layers=layers,
         full_context=context,
     ),
-    blocks=st.lists(BLOCKS, min_size=1, max_size=2),
+    units=st.lists(UNITS, min_size=1, max_size=2),
     activations=st.integers(1, 2 * MIB),
     width=st.sampled_from([64, 384, 512]),
     layers=st.integers(1, 30),
@@ -128,73 +172,67 @@ def test_never_over_the_budget(budget: int, need: Need, limits: tuple[int, int])
         assert sizing.weights + sizing.workspace <= budget
         assert min(LEAST_CONTEXT, need.full_context) <= sizing.context <= need.full_context
         assert sizing.context * need.position_in_layer <= limits[1]
-        assert sizing.weights >= max(map(sum, need.blocks))
         assert sizing.workspace >= need.activations + sizing.context * need.per_position
+        for weights, placement in zip(need.weights, sizing.placements, strict=True):
+            pinned = [b.nbytes for i, b in enumerate(weights.blocks) if i not in placement.streamed]
+            assert sum(pinned) <= sizing.weights
 
 
 @given(st.integers(0, 200 * MIB), st.integers(0, 20 * MIB), NEEDS, st.sampled_from(LIMITS))
 def test_more_budget_is_never_worse(budget: int, more: int, need: Need, limits: tuple[int, int]) -> None:
-    """Side by side before in turns, and then the longer context."""
+    """Resident before streamed, then a comfortable context, then the longer one."""
     before, after = sized(budget, need, limits), sized(budget + more, need, limits)
     if before:
         assert after
-        assert (after.weights, after.context) >= (before.weights, before.context)
+        assert not streams(after) or streams(before)
+        if streams(after) == streams(before):
+            assert after.context >= min(before.context, COMFORTABLE_CONTEXT)
 
 
 @given(NEEDS, st.sampled_from(LIMITS))
-def test_full_context_with_budget_enough(need: Need, limits: tuple[int, int]) -> None:
-    sizing = size_pool(1 << 40, need, *limits)
+def test_budget_enough_is_full_context_and_no_overlap(need: Need, limits: tuple[int, int]) -> None:
+    sizing = size_pool(ROOMY, need, *limits)
     assert sizing.context == min(need.full_context, limits[1] // need.position_in_layer)
     assert sizing.weights >= weights_of(need)
+    assert overlap(sizing.placements) == 0
+    assert not streams(sizing)
 
 
 def all_have_their_place(sizing: Sizing, need: Need, limits: tuple[int, int]) -> None:
-    """In slabs of these sizes the activations, the caches and the blocks find regions, as the engine takes them."""
+    """In slabs as the engine takes them the activations and the caches find regions, and all homes lie inside."""
     pool = Pool(fake_device(max_buffer=limits[0]), sizing.weights + sizing.workspace)
 
     async def take() -> None:
-        await pool.add_slabs("weights", sizing.weights, need.largest_block)
-        await pool.add_slabs("workspace", sizing.workspace, need.activations)
+        await pool.add_slabs("weights", sizing.weights, 0)
+        await pool.add_slabs("workspace", sizing.workspace, 0)
 
     asyncio.run(take())
     table = need.per_position - need.layers * need.position_in_layer
     regions = [need.activations, sizing.context * table, *[sizing.context * need.position_in_layer] * need.layers]
     for nbytes in regions:
         assert pool.take("workspace", nbytes, "test") is not None, (nbytes, pool.memory()["slabs"])
-    orders: list[tuple[tuple[int, ...], ...]] = [(each,) for each in need.blocks]
-    if sizing.weights == size_pool(1 << 40, need, *limits).weights and len(orders) > 1:  # side by side
-        orders = list(permutations(need.blocks))
-    for order in orders:
-        taken = [pool.take("weights", block, "test") for blocks in order for block in blocks]
-        assert None not in taken, (order, pool.memory()["slabs"])
-        for region in taken:
-            assert region is not None
-            pool.give_back(region)
+    for weights, placement in zip(need.weights, sizing.placements, strict=True):
+        for block, homes in zip(weights.blocks, placement.homes, strict=True):
+            assert [(home.blob, home.nbytes) for home in homes] == list(block.extents)
+            for home in homes:
+                assert home.offset % 256 == 0
+                assert 0 <= home.offset <= pool.weights[home.slab].size - home.nbytes
 
 
 @settings(max_examples=300)
 @given(NEEDS, st.floats(0.3, 1.1), st.sampled_from(LIMITS))
 def test_what_is_sized_can_be_taken(need: Need, part: float, limits: tuple[int, int]) -> None:
-    all_of_it = size_pool(1 << 40, need, *limits)
+    all_of_it = size_pool(ROOMY, need, *limits)
     sizing = sized(int((all_of_it.weights + all_of_it.workspace) * part), need, limits)
     if sizing:
         all_have_their_place(sizing, need, limits)
 
 
-def test_blocks_of_more_than_half_a_buffer_take_one_each() -> None:
-    need = Need(blocks=((9 * MIB,) * 10,), activations=256)
-    assert size_pool(900 * MIB, need, 16 * MIB, 4 * MIB).weights == 9 * 16 * MIB + 9 * MIB
-
-
 @pytest.mark.parametrize("limits", LIMITS)
-@pytest.mark.parametrize("budget", [900 * MIB, 200 * MIB, 110 * MIB])
+@pytest.mark.parametrize("budget", [900 * MIB, 200 * MIB, 110 * MIB, 70 * MIB])
 def test_the_default_models_find_their_place(limits: tuple[int, int], budget: int) -> None:
-    """At 16 MiB a buffer the embedding, one block of 17 MB today, counts as cut into blocks of a layer's size."""
-    blocks = blocks_of(SMOLLM2)
-    if blocks[0] > limits[0]:
-        blocks = [2 * MIB] * (blocks[0] // (2 * MIB) + 1) + blocks[1:]
-    need = need_of(SMOLLM2, [blocks, VISION])
+    need = need_of(SMOLLM2, language(SMOLLM2, limits[1]), VISION)
     sizing = size_pool(budget, need, *limits)
     all_have_their_place(sizing, need, limits)
     # Slack between buffers costs little.
-    assert sizing.weights < 1.1 * (weights_of(need) if budget > 110 * MIB else sum(blocks))
+    assert sizing.weights < 1.1 * (weights_of(need) if budget > 110 * MIB else need.weights[0].nbytes)

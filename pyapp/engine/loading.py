@@ -1,0 +1,187 @@
+"""From models in the store to models that can run: pool sized and taken, plans made, weights up, kernels compiled."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ..errors import BadModel, OutOfMemory
+from ..gpu.device import Device
+from ..gpu.kernels import Kernels
+from ..gpu.plan import Plan
+from ..gpu.pool import Pool, Region
+from ..gpu.residency import Residency
+from . import language as language_module
+from . import vision as vision_module
+from .assets import Progress
+from .language import LanguageModel, LanguageRunner
+from .sizing import LEAST_CONTEXT, Need, Sizing, Weights, size_pool
+from .vision import VisionModel, VisionRunner
+
+log = logging.getLogger(__name__)
+
+SMALLER = 0.75
+"""How much of a pool is tried next when the GPU has not as much memory as the budget allows."""
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What ``load`` gives. ``room``: bytes that the language model's weights may fill, over the bytes they have."""
+
+    context: int
+    activations: Region
+    language: LanguageRunner | None
+    vision: VisionRunner | None
+    room: float
+    decisions: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class _Sized:
+    """A sizing, and the plans that fit it."""
+
+    sizing: Sizing
+    need: Need
+    language: tuple[Plan, Plan] | None
+    vision: Plan | None
+
+
+async def load(
+    device: Device, pool: Pool, residency: Residency, kernels: Kernels, language: LanguageModel | None,
+    vision: VisionModel | None, progress: Progress, stream_below: float = 1.0,
+) -> Loaded:  # fmt: skip
+    """See ``Engine.create``. A vision model that the device's bindings cannot hold is left out where there is a
+    language model as well. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost."""
+    vision_plan = _vision_plan(device, language, vision)
+    if vision_plan is None:
+        vision = None
+    sized = await _take_pool(device, pool, language, vision, vision_plan, stream_below)
+    region = pool.take("workspace", sized.need.activations, "activations", "activations")
+    assert region is not None, "the pool was sized for it"
+    plans = [plan for plan in (sized.vision, *(sized.language or ())) if plan]
+    compiling = asyncio.ensure_future(
+        kernels.prepare(
+            (dispatch for plan in plans for dispatch in plan.dispatches),
+            lambda done, total: progress("shaders", done, total),
+        )
+    )
+    writer: LanguageRunner | None = None
+    looker: VisionRunner | None = None
+    try:
+        if language and sized.language:
+            writer = LanguageRunner(language, sized.language, sized.sizing.context, device, pool, residency)
+            await writer.bind_memory(region, await language.rope_factors())
+        if sized.vision:
+            looker = VisionRunner(sized.vision, device, pool, residency)
+            await looker.bind_memory(region)
+        named = _named(language, vision)
+        for (name, model), weights, placement in zip(named, sized.need.weights, sized.sizing.placements, strict=True):
+            blob = await model.blob(progress)
+            residency.register(name, weights.blocks, placement, model.layout.entries, blob)
+        # The model that runs first comes last, so that nothing of it has to move when it does.
+        for name, _ in reversed(named):
+            await residency.ensure(name, lambda done, total: progress("upload", done, total))
+        await compiling
+        for runner in (looker, writer):
+            if runner:
+                runner.build(kernels)
+    finally:
+        compiling.cancel()
+        await asyncio.gather(compiling, return_exceptions=True)
+    for _, model in named:
+        # The packed blob is kept, so of the download only the file's head is needed from now on.
+        await model.stored.release_chunks(model.file.data_offset)
+    decisions = [_decision(name, weights, sized.sizing, stream_below) for (name, _), weights in
+                 zip(named, sized.need.weights, strict=True)]  # fmt: skip
+    room = decisions[0]["room"] / decisions[0]["need"] if language else 1.0
+    return Loaded(sized.sizing.context, region, writer, looker, room, tuple(decisions))
+
+
+def _named(language: LanguageModel | None, vision: VisionModel | None) -> list[tuple[str, LanguageModel | VisionModel]]:
+    both = ((language_module.NAME, language), (vision_module.NAME, vision))
+    return [(name, model) for name, model in both if model]
+
+
+def _vision_plan(device: Device, language: LanguageModel | None, vision: VisionModel | None) -> Plan | None:
+    if vision is None:
+        return None
+    try:
+        return vision.lowered(device.limits)
+    except BadModel as error:
+        if language is None:
+            raise
+        log.warning("pictures are for the CPU here: %s", error.message)
+        return None
+
+
+async def _take_pool(
+    device: Device, pool: Pool, language: LanguageModel | None, vision: VisionModel | None, vision_plan: Plan | None,
+    stream_below: float,
+) -> _Sized:  # fmt: skip
+    """Sizes the pool and takes its slabs; a GPU that has less memory than the budget gets a smaller pool."""
+    budget = pool.budget
+    while True:
+        sized = _size(device, budget, language, vision, vision_plan, stream_below)
+        try:
+            await pool.add_slabs("weights", sized.sizing.weights, 0)
+            await pool.add_slabs("workspace", sized.sizing.workspace, 0)
+            return sized
+        except OutOfMemory as error:
+            pool.give_back_slabs()
+            log.warning("a pool of %d bytes could not be taken (%s)", budget, error.message)
+            taken = sized.sizing.weights + sized.sizing.workspace
+            budget = int(min(budget, taken) * SMALLER)
+
+
+def _size(
+    device: Device, budget: int, language: LanguageModel | None, vision: VisionModel | None, vision_plan: Plan | None,
+    stream_below: float,
+) -> _Sized:  # fmt: skip
+    """A sizing and plans that agree: where weights are cut, fewer operations fuse, and the activations may grow."""
+    limits = device.limits
+    weights = tuple(
+        each for each in (language and language.weights(limits), vision and vision_plan and vision.weights()) if each
+    )
+    activations = vision_plan.memory.peak if vision_plan else 0
+    if language:
+        activations = max(activations, *(plan.memory.peak for plan in language.plans(limits, LEAST_CONTEXT, {})))
+    while True:
+        need = _need(language, weights, activations)
+        sizing = size_pool(budget, need, limits.max_buffer, limits.max_binding, stream_below)
+        plans = None
+        if language:
+            plans = language.plans(limits, sizing.context, sizing.placements[0].pieces(weights[0].blocks))
+        peak = max((plan.memory.peak for plan in plans or ()), default=0)
+        if peak <= activations:
+            return _Sized(sizing, need, plans, vision_plan)
+        activations = peak
+
+
+def _need(language: LanguageModel | None, weights: tuple[Weights, ...], activations: int) -> Need:
+    need = Need(weights, activations)
+    if language is None:
+        return need
+    config = language.config
+    return replace(
+        need,
+        per_position=config.kv_bytes_per_token + config.head_dim * 4,
+        position_in_layer=2 * config.kv_rows * 4,
+        layers=config.layers,
+        full_context=config.context,
+    )
+
+
+def _decision(name: str, weights: Weights, sizing: Sizing, stream_below: float) -> dict[str, Any]:
+    """What was decided for one model, as ``status.decisions`` shows it. Bytes; ``when``: ms since the epoch."""
+    language = name == language_module.NAME
+    streamed = sizing.placements[0 if language else -1].streamed
+    return {
+        "when": int(time.time() * 1000),
+        "model": name,
+        "need": weights.nbytes,
+        "room": int(sizing.weights / stream_below) if language else sizing.weights,
+        "action": "stream" if streamed else "resident",
+    }

@@ -1,0 +1,124 @@
+"""Running a plan with all of its weights in place, or with some of them passing through the window.
+
+``run`` of either submits spans of the plan and returns the promise of what is copied out at the end.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from ..gpu.device import Device
+from ..gpu.plan import Plan
+from ..gpu.replay import Replay
+from ..gpu.residency import Residency
+
+Spans = tuple[tuple[int, int], ...]
+IN_FLIGHT = 2
+"""Submits that may wait for the GPU while the next block is read: as many as the window has slots."""
+
+
+class Steps(Protocol):
+    """A plan that can be run."""
+
+    replay: Replay
+
+    @property
+    def in_flight(self) -> int | None:
+        """The most steps that should be on their way at once; None: as many as hide the round trip."""
+        ...
+
+    async def run(
+        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
+    ) -> Any:
+        """Submits ``spans`` ([from, to) rows of the plan); as ``Replay.submit``."""
+        ...
+
+
+class ResidentSteps:
+    """Everything is in place: one submit, nothing to wait for."""
+
+    in_flight: int | None = None
+
+    def __init__(self, replay: Replay) -> None:
+        self.replay = replay
+
+    async def run(
+        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
+    ) -> Any:
+        return self.replay.submit(spans, tiles=tiles, copy=copy, staging=staging)
+
+
+class StreamedSteps:
+    """Some blocks take turns in the window: a submit for each of them, the next one read and written meanwhile.
+
+    A block's upload takes effect in queue order, after the submits that read what lay in its slot. The waiting only
+    bounds how many bytes are staged: the block after next is not read before the GPU has done with this one.
+    """
+
+    in_flight: int | None = 1
+
+    def __init__(self, replay: Replay, device: Device, residency: Residency, model: str) -> None:
+        self.replay = replay
+        self._device = device
+        self._residency = residency
+        self._model = model
+        self._blocks = _block_of_each(replay.plan, residency, model)
+        self._groups: dict[Spans, list[tuple[int | None, Spans]]] = {}
+
+    async def run(
+        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
+    ) -> Any:
+        if spans not in self._groups:
+            self._groups[spans] = grouped(spans, self._blocks)
+        groups = self._groups[spans]
+        flying: deque[Any] = deque()
+        for number, (block, part) in enumerate(groups):
+            if block is not None:
+                if len(flying) >= IN_FLIGHT:
+                    await flying.popleft()
+                await self._residency.bring(self._model, block)
+            if number == len(groups) - 1:
+                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging)
+            self.replay.submit(part, tiles=tiles)
+            flying.append(self._device.submitted())
+        return None
+
+
+def grouped(spans: Spans, blocks: list[int | None]) -> list[tuple[int | None, Spans]]:
+    """``spans`` cut where another block of the window is needed: (the block, its rows of the plan). ``blocks``: for
+    each row the block that it reads from the window, if any."""
+    groups: list[tuple[int | None, list[tuple[int, int]]]] = []
+    for begin, end in spans:
+        for row in range(begin, end):
+            need = blocks[row]
+            # What needs nothing of the window goes with what came before, and never waits for a block.
+            if not groups or need not in (None, groups[-1][0]):
+                groups.append((need, []))
+            part = groups[-1][1]
+            if part and part[-1][1] == row:
+                part[-1] = (part[-1][0], row + 1)
+            else:
+                part.append((row, row + 1))
+    return [(block, tuple(part)) for block, part in groups]
+
+
+def _block_of_each(plan: Plan, residency: Residency, model: str) -> list[int | None]:
+    weights = residency.sets[model]
+    out: list[int | None] = []
+    for dispatch in plan.dispatches:
+        needs = {
+            weights.streamed_block(binding.tensor, binding.section, binding.offset)
+            for binding in dispatch.bindings
+            if binding.section != "data"
+        } - {None}
+        assert len(needs) <= 1, f"{dispatch.operation} reads two blocks of the window at once"
+        out.append(needs.pop() if needs else None)
+    return out
+
+
+def steps_for(replay: Replay, device: Device, residency: Residency, model: str) -> Steps:
+    """How a model runs where its weights were placed."""
+    if residency.sets[model].placement.streamed:
+        return StreamedSteps(replay, device, residency, model)
+    return ResidentSteps(replay)
