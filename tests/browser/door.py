@@ -86,7 +86,7 @@ class Door:
     @classmethod
     async def at(cls, page: Page, site: str) -> Door:
         """Makes ``page`` ready: a document of the site that runs nothing by itself, and the tests' data beside it."""
-        await page.route(f"**{MOUNT}**", _data)
+        await page.route(f"**{MOUNT}**", data_route)
         await page.goto(site + "/style.css")
         await page.evaluate(_HARNESS)
         return cls(page)
@@ -157,7 +157,7 @@ def _received(answer: dict[str, Any]) -> Any:
     return answer.get("value")
 
 
-async def _data(route: Route) -> None:
+async def data_route(route: Route) -> None:
     """A file of tests/data; 404 for one that is not there."""
     path = DATA / route.request.url.split(MOUNT)[1].split("?")[0]
     if path.is_file():

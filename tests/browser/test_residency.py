@@ -1,0 +1,160 @@
+"""Two models in one pool in a real browser, at budgets exact to the byte: roomy, tight, small; and their turns."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.browser.door import DATA, MOUNT, data_route
+from tests.browser.pyodide_page import PyodidePage
+
+FILES = ["kernels/engine_on_gpu.py"]
+MODULE = "kernels.engine_on_gpu"
+VISION = "/models/efficientnet-lite0/manifest.json"
+SMOLLM2 = "/models/smollm2-135m/manifest.json"
+TINY = {
+    "llama": f"{MOUNT}tiny/tiny-llama-Q4_1-tied.gguf",
+    "qwen2": f"{MOUNT}tiny/tiny-qwen2-Q8_0-untied.gguf",
+    "qwen3": f"{MOUNT}tiny/tiny-qwen3-Q8_0-tied.gguf",
+}
+IDS = [1, 5, 9, 17, 3, 8, 2]
+SMALL = {"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}
+LEFT = 1e-4
+"""Logits of two placements may differ by the order of a sum."""
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
+    page = await browser.new_page()
+    page.set_default_timeout(600_000)
+    await page.route(f"**{MOUNT}**", data_route)
+    await page.goto(site + "/style.css")
+    yield await PyodidePage.start(page, site)
+    await page.close()
+
+
+def url(site: str, path: str) -> str:
+    return site + path
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=TINY)
+async def roomy(python: PyodidePage, site: str, request: pytest.FixtureRequest) -> dict[str, Any]:
+    model = url(site, TINY[request.param])
+    found = await python.run(MODULE, "sizes", FILES, language=model, vision=url(site, VISION), ids=IDS, n=12)
+    return {**found, "model": model}
+
+
+def sound(found: dict[str, Any]) -> None:
+    """What holds at any budget."""
+    assert found["errors"] == []
+    assert found["same_objects"]
+    assert found["zeros"]
+    assert not found["leased"]
+    for plan in found["plans"].values():
+        assert plan["peak"] <= 0.6 * plan["sum"]
+
+
+def same_answers(found: dict[str, Any], wanted: dict[str, Any]) -> None:
+    assert found["greedy"] == wanted["greedy"]
+    assert np.abs(np.array(found["logits"]) - wanted["logits"]).max() <= LEFT
+    if found["picture"]:
+        assert np.abs(np.array(found["picture"]) - wanted["picture"]).max() <= LEFT
+
+
+async def test_roomy_switches_move_nothing(roomy: dict[str, Any]) -> None:
+    sound(roomy)
+    assert [moved for _, moved in roomy["moved"]] == [0, 0, 0, 0]
+    assert roomy["streamed"] == 0
+    assert [(each["model"], each["action"]) for each in roomy["decisions"]] == [
+        ("language", "resident"),
+        ("vision", "resident"),
+    ]
+
+
+async def test_tight_switches_move_the_overlap(roomy: dict[str, Any], python: PyodidePage, site: str) -> None:
+    overlap = roomy["language"] // 3 // 256 * 256
+    budget = roomy["language"] + roomy["vision"] + roomy["workspace"] - overlap
+    found = await python.run(
+        MODULE, "talk", FILES, language=roomy["model"], vision=url(site, VISION), ids=IDS, n=12, budget=budget
+    )
+    sound(found)
+    same_answers(found, roomy)
+    assert found["moved"] == [["vision", overlap], ["language", overlap]] * 2
+    assert found["context"] == roomy["context"]
+
+
+async def test_small_streams_the_rest_of_the_weights(roomy: dict[str, Any], python: PyodidePage) -> None:
+    context = min(roomy["context"], 512)
+    workspace = roomy["workspace"] - (roomy["context"] - context) * roomy["position"]
+    for part in (0.6, 0.8):
+        room = int(roomy["language"] * part) // 256 * 256
+        found = await python.run(
+            MODULE, "talk", FILES, language=roomy["model"], vision=None, ids=IDS, n=12, budget=workspace + room
+        )
+        sound(found)
+        same_answers(found, roomy)
+        assert abs(found["room"] - part) < 0.01
+        assert 0 < found["streamed"] <= roomy["language"] - room + 2 * (roomy["language"] // 3)
+        assert found["decisions"][0]["action"] == "stream"
+
+
+async def test_small_buffers_and_bindings(roomy: dict[str, Any], python: PyodidePage, site: str) -> None:
+    found = await python.run(
+        MODULE, "talk", FILES, language=roomy["model"], vision=url(site, VISION), ids=IDS, n=12, budget=1 << 30,
+        limits=SMALL,
+    )  # fmt: skip
+    sound(found)
+    same_answers(found, roomy)
+    assert found["picture"] is None  # an activation of 4.8 MB: pictures are for the CPU here
+    assert found["largest_buffer"] <= 16 << 20
+    assert found["largest_binding"] <= 4 << 20
+
+
+async def test_turns(python: PyodidePage, site: str) -> None:
+    found = await python.run(
+        MODULE, "turns", FILES, language=url(site, TINY["llama"]), vision=url(site, VISION), ids=IDS, n=24
+    )
+    assert found["errors"] == []
+    assert found["first"] == found["second"] == found["alone"] == found["again"] == found["continued"]
+    assert found["drawn"] == found["resumed"]
+    # Pictures come in between one text's tokens; the second text waits for the first one's end.
+    order = found["order"]
+    pictures = [index for index, name in enumerate(order) if name == "picture"]
+    assert len(pictures) == 2
+    assert pictures[-1] < len(order) // 2
+    texts = [name for name in order if name != "picture"]
+    assert texts == ["a"] * 24 + ["b"] * 24
+    assert found["stale"] == "The lease 1 of language has ended."
+    assert found["late"] == "vision waited 0.05 s for the GPU, which a test holds; try again or stop that."
+    assert found["cut"] == [[True, 0, True]] * 3
+
+
+async def test_smollm2_tight_and_small(python: PyodidePage, site: str) -> None:
+    """Real weights: 18 MB of overlap, then 60 % of the language model's weights, then 16 MiB buffers."""
+    ask: dict[str, Any] = {"language": url(site, SMOLLM2), "ids": [1, 504, 260, 2066, 314], "n": 3}
+    whole = await python.run(MODULE, "sizes", FILES, **ask, vision=url(site, VISION))
+    sound(whole)
+    assert [moved for _, moved in whole["moved"]] == [0, 0, 0, 0]
+    overlap = 10 << 20
+    budget = whole["language"] + whole["vision"] + whole["workspace"] - overlap
+    tight = await python.run(MODULE, "talk", FILES, **ask, vision=url(site, VISION), budget=budget)
+    sound(tight)
+    same_answers(tight, whole)
+    assert tight["moved"] == [["vision", overlap], ["language", overlap]] * 2
+    workspace = whole["workspace"] - (whole["context"] - 512) * whole["position"]
+    room = int(whole["language"] * 0.6) // 256 * 256
+    small = await python.run(MODULE, "talk", FILES, **ask, vision=url(site, VISION), budget=workspace + room)
+    sound(small)
+    same_answers(small, whole)
+    assert (small["decisions"][0]["action"], small["decisions"][1]["action"]) == ("stream", "resident")
+    assert 0.38 * whole["language"] < small["streamed"] < 0.5 * whole["language"]
+    cut = await python.run(MODULE, "talk", FILES, **ask, vision=None, budget=1 << 30, limits=SMALL)
+    sound(cut)
+    same_answers(cut, whole)
+    assert cut["largest_buffer"] <= 16 << 20
+    assert cut["largest_binding"] <= 4 << 20

@@ -1,0 +1,189 @@
+"""Engines of exact budgets, run in the worker: what moves, what comes out, what is left. Bytes everywhere."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from pyapp.engine.engine import Engine
+from pyapp.errors import LeaseTimeout, StaleLease
+from pyapp.gpu.lease import Lease
+from pyapp.gpu.replay import clear
+from pyapp.text.sampling import SamplingParams
+from pyapp.weights.store import ensure_model
+
+SMALL = {"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}
+PICTURE = np.random.default_rng(5).integers(0, 256, (224, 224, 3), np.uint8)
+
+
+def _quiet(stage: str, loaded: int, total: int | None = None) -> None:
+    """Progress that nobody watches."""
+
+
+async def _engine(
+    language: str | None, vision: str | None, budget: int, limits: dict[str, int] | None = None, below: float = 1.0
+) -> Engine:
+    return await Engine.create(
+        adapter="software",
+        budget=budget,
+        language=await ensure_model(language, _quiet) if language else None,
+        vision=await ensure_model(vision, _quiet) if vision else None,
+        progress=_quiet,
+        limits=limits,
+        stream_below=below,
+    )
+
+
+async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
+    """The roomy case: what both need, what they say, and what a switch moves."""
+    engine = await _engine(language, vision, 1 << 30)
+    try:
+        config = engine.language.config
+        out = await _talk(engine, ids, n)
+        slabs = engine.memory()["slabs"]
+        return {
+            **out,
+            "language": engine.residency.sets["language"].nbytes,
+            "vision": engine.residency.sets["vision"].nbytes,
+            "workspace": sum(slab["size"] for slab in slabs if slab["role"] == "workspace"),
+            "context": engine.context,
+            "position": config.kv_bytes_per_token + config.head_dim * 4,
+        }
+    finally:
+        await engine.close()
+
+
+async def talk(
+    language: str, vision: str | None, ids: list[int], n: int, budget: int, limits: dict[str, int] | None = None
+) -> dict[str, Any]:
+    """An engine of this budget: what it says, and what its switches move."""
+    engine = await _engine(language, vision, budget, limits)
+    try:
+        return await _talk(engine, ids, n)
+    finally:
+        await engine.close()
+        assert engine.pool.live == 0
+
+
+async def _talk(engine: Engine, ids: list[int], n: int) -> dict[str, Any]:
+    moved, picture = [], None
+    greedy: list[int] = []
+    before = engine.memory()
+    for _ in range(2):
+        start = engine.residency.moved_bytes
+        if engine.vision:
+            picture = await engine.classify(PICTURE)
+            moved.append(["vision", engine.residency.moved_bytes - start])
+            start = engine.residency.moved_bytes
+        greedy = await engine.greedy(ids, n)
+        moved.append(["language", engine.residency.moved_bytes - start])
+    logits = await engine.logits(ids)
+    after = engine.memory()
+    weights = engine.residency.sets["language"]
+    return {
+        "greedy": greedy,
+        "logits": [float(value) for value in logits],
+        "picture": None if picture is None else [float(value) for value in picture],
+        "moved": moved,
+        "room": engine.room,
+        "decisions": engine.decisions,
+        "context": engine.context,
+        "streamed": sum(weights.blocks[index].nbytes for index in weights.placement.streamed),
+        "blocks": len(weights.blocks),
+        "largest_buffer": max(slab["size"] for slab in after["slabs"]),
+        "largest_binding": max(
+            engine.language._resolve(plan, binding)[2]
+            for plan in (engine.language.decode_plan, engine.language.prefill_plan)
+            for dispatch in plan.dispatches
+            for binding in dispatch.bindings
+        ),
+        "same_objects": all(before[key] == after[key] for key in ("asked", "live", "objects")),
+        "errors": engine.device.errors,
+        "leased": engine.leases.current is not None,
+        "zeros": await _zeros(engine),
+        "plans": {which: engine.plan(which)["activations"] for which in ("language", "vision") if which in
+                  [name for name, _ in engine._runners()]},
+    }  # fmt: skip
+
+
+async def _zeros(engine: Engine) -> bool:
+    """Whether activations and KV cache read back as zeros."""
+    import tandem_replay
+
+    runner = engine.language
+    regions = [engine._activations, *(region for name, region in runner._caches.items() if name != "rope")]
+    staging = runner._logits_staging
+    for region in regions:
+        step = staging.size // 256 * 256
+        for offset in range(0, region.size, step):
+            buffer, at, size = region.slice(offset, min(step, region.size - offset))
+            data = await tandem_replay.readBack(engine.device.handle, buffer, at, size, staging)
+            if any(data.to_bytes()):
+                return False
+    return True
+
+
+async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
+    """Leases as they are held and missed: pictures between tokens, a time-out, a stale lease, cut generations."""
+    engine = await _engine(language, vision, 1 << 30)
+    try:
+        alone = await engine.greedy(ids, n)
+        order: list[str] = []
+
+        async def write(name: str) -> list[int]:
+            out = []
+            async for token in engine.generate(ids, SamplingParams(max_tokens=n)):
+                order.append(name)
+                out.append(token)
+            return out
+
+        async def look() -> None:
+            await asyncio.sleep(0)
+            for _ in range(2):
+                await engine.classify(PICTURE)
+                order.append("picture")
+
+        first, second, _ = await asyncio.gather(write("a"), write("b"), look())
+        continued = []
+        half = n // 2
+        async for token in engine.generate(ids + alone[:half], SamplingParams(max_tokens=n - half), step=half):
+            continued.append(token)
+        seeded = SamplingParams(max_tokens=n, temperature=1.5, seed=11)
+        drawn = [token async for token in engine.generate(ids, seeded)]
+        rest = SamplingParams(max_tokens=n - half, temperature=1.5, seed=11)
+        resumed = [token async for token in engine.generate(ids + drawn[:half], rest, step=half)]
+        stale = ""
+        try:
+            await engine.language.step(Lease("language", 1, "nobody", active=False), SamplingParams())
+        except StaleLease as error:
+            stale = error.message
+        late = ""
+        async with engine.leases.lease("language", holder="a test"):
+            task = asyncio.ensure_future(_wait_for(engine, 0.05))
+            await asyncio.wait([task])
+            late = str(task.result())
+        cut = []
+        for stop in range(3):
+            task = asyncio.ensure_future(engine.greedy(ids, n))
+            for _ in range(7 * stop):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            cut.append([engine.leases.current is None, engine.leases.waiting, await _zeros(engine)])
+        clear(engine.device, [])
+        return {
+            "alone": alone, "first": first, "second": second, "order": order, "continued": alone[:half] + continued,
+            "drawn": drawn, "resumed": drawn[:half] + resumed, "stale": stale, "late": late, "cut": cut,
+            "again": await engine.greedy(ids, n), "errors": engine.device.errors,
+        }  # fmt: skip
+    finally:
+        await engine.close()
+
+
+async def _wait_for(engine: Engine, seconds: float) -> str:
+    try:
+        async with engine.leases.lease("vision", holder="the next", timeout=seconds):
+            return "granted"
+    except LeaseTimeout as error:
+        return error.message
