@@ -40,7 +40,7 @@ class Loaded:
 
 
 @dataclass(frozen=True)
-class _Sized:
+class Sized:
     """A sizing, and the plans that fit it."""
 
     sizing: Sizing
@@ -58,7 +58,7 @@ async def load(
     vision_plan = _vision_plan(device, language, vision)
     if vision_plan is None:
         vision = None
-    sized = await _take_pool(device, pool, language, vision, vision_plan, stream_below)
+    sized = await take_pool(device, pool, language, vision, vision_plan, stream_below)
     region = pool.take("workspace", sized.need.activations, "activations", "activations")
     assert region is not None, "the pool was sized for it"
     plans = [plan for plan in (sized.vision, *(sized.language or ())) if plan]
@@ -117,14 +117,14 @@ def _vision_plan(device: Device, language: LanguageModel | None, vision: VisionM
         return None
 
 
-async def _take_pool(
+async def take_pool(
     device: Device, pool: Pool, language: LanguageModel | None, vision: VisionModel | None, vision_plan: Plan | None,
     stream_below: float,
-) -> _Sized:  # fmt: skip
+) -> Sized:  # fmt: skip
     """Sizes the pool and takes its slabs; a GPU that has less memory than the budget gets a smaller pool."""
     budget = pool.budget
     while True:
-        sized = _size(device, budget, language, vision, vision_plan, stream_below)
+        sized = size_for(device, budget, language, vision, vision_plan, stream_below)
         try:
             await pool.add_slabs("weights", sized.sizing.weights, 0)
             await pool.add_slabs("workspace", sized.sizing.workspace, 0)
@@ -136,10 +136,10 @@ async def _take_pool(
             budget = int(min(budget, taken) * SMALLER)
 
 
-def _size(
+def size_for(
     device: Device, budget: int, language: LanguageModel | None, vision: VisionModel | None, vision_plan: Plan | None,
     stream_below: float,
-) -> _Sized:  # fmt: skip
+) -> Sized:  # fmt: skip
     """A sizing and plans that agree: where weights are cut, fewer operations fuse, and the activations may grow."""
     limits = device.limits
     weights = tuple(
@@ -156,7 +156,7 @@ def _size(
             plans = language.plans(limits, sizing.context, sizing.placements[0].pieces(weights[0].blocks))
         peak = max((plan.memory.peak for plan in plans or ()), default=0)
         if peak <= activations:
-            return _Sized(sizing, need, plans, vision_plan)
+            return Sized(sizing, need, plans, vision_plan)
         activations = peak
 
 

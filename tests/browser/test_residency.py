@@ -10,7 +10,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.browser.door import DATA, MOUNT, data_route
+from tests.browser.door import MOUNT, data_route
 from tests.browser.pyodide_page import PyodidePage
 
 FILES = ["kernels/engine_on_gpu.py"]

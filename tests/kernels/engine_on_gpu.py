@@ -6,10 +6,10 @@ import asyncio
 from typing import Any
 
 import numpy as np
+
 from pyapp.engine.engine import Engine
 from pyapp.errors import LeaseTimeout, StaleLease
 from pyapp.gpu.lease import Lease
-from pyapp.gpu.replay import clear
 from pyapp.text.sampling import SamplingParams
 from pyapp.weights.store import ensure_model
 
@@ -21,17 +21,14 @@ def _quiet(stage: str, loaded: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-async def _engine(
-    language: str | None, vision: str | None, budget: int, limits: dict[str, int] | None = None, below: float = 1.0
-) -> Engine:
+async def _engine(language: str, vision: str | None, budget: int, limits: dict[str, int] | None = None) -> Engine:
     return await Engine.create(
         adapter="software",
         budget=budget,
-        language=await ensure_model(language, _quiet) if language else None,
+        language=await ensure_model(language, _quiet),
         vision=await ensure_model(vision, _quiet) if vision else None,
         progress=_quiet,
         limits=limits,
-        stream_below=below,
     )
 
 
@@ -145,10 +142,9 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
                 order.append("picture")
 
         first, second, _ = await asyncio.gather(write("a"), write("b"), look())
-        continued = []
         half = n // 2
-        async for token in engine.generate(ids + alone[:half], SamplingParams(max_tokens=n - half), step=half):
-            continued.append(token)
+        rest = SamplingParams(max_tokens=n - half)
+        continued = [token async for token in engine.generate(ids + alone[:half], rest, step=half)]
         seeded = SamplingParams(max_tokens=n, temperature=1.5, seed=11)
         drawn = [token async for token in engine.generate(ids, seeded)]
         rest = SamplingParams(max_tokens=n - half, temperature=1.5, seed=11)
@@ -171,7 +167,6 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
             task.cancel()
             await asyncio.wait([task])
             cut.append([engine.leases.current is None, engine.leases.waiting, await _zeros(engine)])
-        clear(engine.device, [])
         return {
             "alone": alone, "first": first, "second": second, "order": order, "continued": alone[:half] + continued,
             "drawn": drawn, "resumed": drawn[:half] + resumed, "stale": stale, "late": late, "cut": cut,
