@@ -34,7 +34,7 @@ async def _engine(language: str, vision: str | None, budget: int, limits: dict[s
 
 async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
     """The roomy case: what both need, what they say, and what a switch moves."""
-    engine = await _engine(language, vision, 1 << 30)
+    engine: Any = await _engine(language, vision, 1 << 30)
     try:
         config = engine.language.config
         out = await _talk(engine, ids, n)
@@ -55,7 +55,7 @@ async def talk(
     language: str, vision: str | None, ids: list[int], n: int, budget: int, limits: dict[str, int] | None = None
 ) -> dict[str, Any]:
     """An engine of this budget: what it says, and what its switches move."""
-    engine = await _engine(language, vision, budget, limits)
+    engine: Any = await _engine(language, vision, budget, limits)
     try:
         return await _talk(engine, ids, n)
     finally:
@@ -63,7 +63,7 @@ async def talk(
         assert engine.pool.live == 0
 
 
-async def _talk(engine: Engine, ids: list[int], n: int) -> dict[str, Any]:
+async def _talk(engine: Any, ids: list[int], n: int) -> dict[str, Any]:
     moved, picture = [], None
     greedy: list[int] = []
     before = engine.memory()
@@ -104,7 +104,7 @@ async def _talk(engine: Engine, ids: list[int], n: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-async def _zeros(engine: Engine) -> bool:
+async def _zeros(engine: Any) -> bool:
     """Whether activations and KV cache read back as zeros."""
     import tandem_replay
 
@@ -123,7 +123,7 @@ async def _zeros(engine: Engine) -> bool:
 
 async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
     """Leases as they are held and missed: pictures between tokens, a time-out, a stale lease, cut generations."""
-    engine = await _engine(language, vision, 1 << 30)
+    engine: Any = await _engine(language, vision, 1 << 30)
     try:
         alone = await engine.greedy(ids, n)
         order: list[str] = []
@@ -161,11 +161,11 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
             late = str(task.result())
         cut = []
         for stop in range(3):
-            task = asyncio.ensure_future(engine.greedy(ids, n))
+            cutting = asyncio.ensure_future(engine.greedy(ids, n))
             for _ in range(7 * stop):
                 await asyncio.sleep(0)
-            task.cancel()
-            await asyncio.wait([task])
+            cutting.cancel()
+            await asyncio.wait([cutting])
             cut.append([engine.leases.current is None, engine.leases.waiting, await _zeros(engine)])
         return {
             "alone": alone, "first": first, "second": second, "order": order, "continued": alone[:half] + continued,
@@ -176,7 +176,7 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         await engine.close()
 
 
-async def _wait_for(engine: Engine, seconds: float) -> str:
+async def _wait_for(engine: Any, seconds: float) -> str:
     try:
         async with engine.leases.lease("vision", holder="the next", timeout=seconds):
             return "granted"
