@@ -1,7 +1,7 @@
 // The map in figures: a row for every span, for those who cannot or would rather not read a picture.
 
 import { h } from "../dom.js";
-import { memorySize } from "../format.js";
+import { decimal, memorySize } from "../format.js";
 import { say, t } from "../i18n.js";
 import { kindOf } from "./kinds.js";
 import { filledWords, kindTitle } from "./words.js";
@@ -39,7 +39,7 @@ export class SpanTable {
     shown.forEach((entry, index) => write(this.#rows.rows[index] ?? this.#newRow(), entry));
     const left = all.slice(MOST);
     const size = memorySize(left.reduce((sum, [, span]) => sum + span.size, 0));
-    this.#rest.textContent = left.length ? t("memory.more", { count: left.length, size }) : "";
+    this.#rest.textContent = left.length ? t("memory.more", { count: decimal(left.length, 0), size }) : "";
   }
 
   #newRow() {
