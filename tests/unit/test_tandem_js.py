@@ -163,6 +163,16 @@ OPTIONS: list[Any] = [
     *({"poolMiB": size} for size in (0, 65537, 1.5, "900", None, True, 900.0)),
     *({"cloud": url} for url in ("", "  ", 7, "stream", "https://h/x")),
     *({"adapter": name} for name in ("gpu", None)),
+    *({"rebuildsPerHour": count} for count in (0, 6, 1000, 1001, -1, 1.5, "6", None, True)),
+    *({"cloudBelow": share} for share in (0, 0.7, 1, 1.01, -0.1, "0.5", None, True)),
+    *({"streamBelow": share} for share in (1, 1.5, 2, 0.99, 2.01, "1", None)),
+    *({"limits": limits} for limits in (None, {}, {"maxBufferSize": 1 << 20}, {"maxBufferSize": (1 << 20) - 1})),
+    *(
+        {"limits": limits}
+        for limits in ({"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}, 5, "x", [])
+    ),
+    *({"limits": {"maxStorageBufferBindingSize": size}} for size in (None, "4194304", 4194304.5, True, 1 << 53)),
+    {"limits": {"maxBuffers": 1 << 20}},
     {"mode": "only_in_cloud", "cloud": None},
     {"pool_mib": 5},
     {"colour": "red"},
