@@ -98,6 +98,8 @@ class Device:
         """Why no text can come from here now; None while the device works or has not been tried yet."""
         if self._state == "lost":
             return self._lost()
+        if self._queued.is_set():
+            return self._turn.busy()
         return self._reason or self._trouble
 
     @property
@@ -240,10 +242,11 @@ class Device:
         self._give_up(NoDevice("The client is closed."))
         if self._closing:
             await asyncio.wait(self._closing)
+        if self._flight is not None and self._queued.is_set():
+            self._flight.cancel()
+            await asyncio.wait([self._flight])
         if self._flight is not None and self._flying():
-            if self._queued.is_set():
-                self._flight.cancel()
-            self._flight.add_done_callback(lambda _: self._turn.close())
+            self._flight.add_done_callback(lambda _: self._turn.close())  # it closes what it opens
         else:
             self._turn.close()
 
@@ -320,7 +323,7 @@ class Device:
     async def _take_turn(self) -> None:
         if await self._turn.take_now():
             return
-        self._state, self._reason, self._late = "elsewhere", self._turn.busy(), True
+        self._state, self._late = "elsewhere", True
         self._queued.set()
         self.on_change()
         try:

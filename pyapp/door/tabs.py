@@ -132,10 +132,10 @@ class Turn:
 
     def busy(self, waited: float | None = None) -> Busy:
         """The error for a turn that did not come (after ``waited`` seconds), naming who has it."""
-        holder = self._holder or "it did not say what for"
-        after = "" if waited is None else f" for {waited:.0f} s"
+        who = f" ({self._holder})" if self._holder else ""
+        after = "" if waited is None else f", and did not give it back within {waited:.0f} s"
         return Busy(
-            f"Another tab of this site has the GPU{after} ({holder}); close that tab, or let it come to an end.",
+            f"Another tab of this site has the GPU{who}{after}; close that tab, or let it come to an end.",
             holder=self._holder,
             seconds=waited,
         )

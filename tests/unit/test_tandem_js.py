@@ -166,11 +166,12 @@ OPTIONS: list[Any] = [
     *({"rebuildsPerHour": count} for count in (0, 6, 1000, 1001, -1, 1.5, "6", None, True)),
     *({"cloudBelow": share} for share in (0, 0.7, 1, 1.01, -0.1, "0.5", None, True)),
     *({"streamBelow": share} for share in (1, 1.5, 2, 0.99, 2.01, "1", None)),
-    *({"limits": limits} for limits in (None, {}, {"maxBufferSize": 1 << 20}, {"maxBufferSize": (1 << 20) - 1})),
-    *(
-        {"limits": limits}
-        for limits in ({"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}, 5, "x", [])
-    ),
+    {"limits": None},
+    {"limits": 5},
+    {"limits": []},
+    {"limits": {}},
+    *({"limits": {"maxBufferSize": size}} for size in (1 << 20, (1 << 20) - 1)),
+    {"limits": {"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}},
     *({"limits": {"maxStorageBufferBindingSize": size}} for size in (None, "4194304", 4194304.5, True, 1 << 53)),
     {"limits": {"maxBuffers": 1 << 20}},
     {"mode": "only_in_cloud", "cloud": None},
