@@ -99,7 +99,7 @@ class Device:
         if self._state == "lost":
             return self._lost()
         if self._queued.is_set():
-            return self._turn.busy()
+            return self._turn.busy()  # by now the holder may have said who it is
         return self._reason or self._trouble
 
     @property
@@ -121,7 +121,7 @@ class Device:
         """``Client.status`` but for the source."""
         probe = self._opener.probe
         return {
-            "tier": getattr(probe, "tier", None) or ("unsupported" if self.absent else None),
+            "tier": getattr(probe, "tier", None) or ("unsupported" if self._state == "never" else None),
             "adapter": getattr(probe, "adapter", None) or None,
             "software": bool(getattr(probe, "software", False)),
             "reason": self._said(),
@@ -302,7 +302,11 @@ class Device:
             if self._closing:
                 await asyncio.wait(self._closing)
             await self._take_turn()
-            opened = await self._opener.open()
+            async with self._turn.working("loading its models"):
+                opened = await self._opener.open()
+        except asyncio.CancelledError:
+            self._turn.give()
+            raise
         except Exception as error:
             if not isinstance(error, TandemError):
                 log.exception("opening the device failed in a way nobody foresaw")
@@ -323,7 +327,7 @@ class Device:
     async def _take_turn(self) -> None:
         if await self._turn.take_now():
             return
-        self._state, self._late = "elsewhere", True
+        self._state, self._reason, self._late = "elsewhere", self._turn.busy(), True
         self._queued.set()
         self.on_change()
         try:
@@ -342,7 +346,7 @@ class Device:
             self._give_up(error)
             return
         self._rebuilds.failed()
-        said = f"The GPU was lost and could not be made ready again: {error.message}"
+        said = f"The GPU could not be made ready again: {error.message}"
         self._state, self._reason = "lost", DeviceLost(said, cause=error.as_dict())
         self.on_change()
 

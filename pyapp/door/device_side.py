@@ -37,10 +37,7 @@ class DeviceSide:
         """See ``Side.stream``. Raises: ContextFull when the prompt leaves no room for a single token."""
         answer: _Answer | None = None
         while True:
-            wait = await self.device.knock()
-            if wait is not None:
-                if not self.patient:
-                    raise wait
+            if self.patient and (wait := await self.device.knock()) is not None:
                 begun = shown or (answer is not None and answer.made)
                 yield Note(wait.code, f"{wait.message} The text {'goes on' if begun else 'begins'} then.")
             try:

@@ -76,7 +76,8 @@ class Opener:
                 except TandemError:
                     raise error from None
         self._language_worked = self._language_worked or trouble is None
-        return Opened(engine, engine is not None and vision is not None, trouble)
+        # The engine does without a vision model that this GPU's limits are too small for.
+        return Opened(engine, vision is not None and engine is not None and engine.vision is not None, trouble)
 
     async def _find(self) -> None:
         self._check_open()

@@ -85,6 +85,7 @@ class FakeEngine:
         self.fail_at: int | None = None
         self.hold_at: int | None = None
         self.error: Exception = RuntimeError("boom")
+        self.vision: Any = "a vision model"
         self.vision_error: Exception | None = None
         self.lost = asyncio.Event()
         self.room = 1.0

@@ -78,6 +78,14 @@ async def test_settings_reach_the_engine() -> None:
     assert (world.wishes["stream_below"], world.wishes["limits"]) == (1.0, None)
 
 
+async def test_engine_without_room_for_the_vision_model_leaves_photos_to_the_cpu() -> None:
+    world = small(1)
+    world.engine.vision = None
+    client = await opened(world)
+    assert (await client.describe(b"x"))["source"] == "cpu"
+    assert (await collect(client))[-1]["source"] == "device"
+
+
 async def test_list_keeps_the_newest_over_all_engines() -> None:
     world = small(1)
     world.engine.decisions = [made(1, when) for when in range(40)]

@@ -342,3 +342,34 @@ async def test_tab_without_a_device_holds_nothing() -> None:
     site = FakeTabs()
     await opened(Tab(site, tier="unsupported"))
     assert site.holder is None
+
+
+async def test_turn_is_not_handed_on_while_the_models_are_being_loaded() -> None:
+    _, a, b = two()
+    first = await opened(a, **ONLY)
+    second = await opened(b, **ONLY)
+    a.seconds = b.seconds = HOLD * 5
+    for _ in range(2):
+        both = await asyncio.gather(collect(first), collect(second))
+        assert [text_of(events) for events in both] == ["Hello"] * 2
+
+
+@pytest.mark.parametrize("pauses", range(14))
+async def test_turn_that_comes_while_its_waiter_leaves_is_not_kept(pauses: int) -> None:
+    """The lock is granted, and the only one who waits for it leaves before anybody has noticed."""
+    site, a, b = two()
+    second = await opened(b, **ONLY)
+    first = await opened(a, **ONLY)
+    writing = second.generate(prompt="Hi")
+    await anext(writing)
+    await until(lambda: bool(site.queue))
+    closing = asyncio.ensure_future(first.close())
+    for _ in range(pauses):
+        await asyncio.sleep(0)
+    await writing.aclose()
+    await closing
+    await asyncio.sleep(0.05)
+    assert (site.holder is not None) == b.has_pool, "held without a pool"
+    await second.close()
+    assert site.holder is None
+    assert not b.has_pool
