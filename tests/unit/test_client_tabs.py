@@ -345,13 +345,15 @@ async def test_tab_without_a_device_holds_nothing() -> None:
 
 
 async def test_turn_is_not_handed_on_while_the_models_are_being_loaded() -> None:
-    _, a, b = two()
+    site, a, b = two()
     first = await opened(a, **ONLY)
     second = await opened(b, **ONLY)
-    a.seconds = b.seconds = HOLD * 5
-    for _ in range(2):
-        both = await asyncio.gather(collect(first), collect(second))
-        assert [text_of(events) for events in both] == ["Hello"] * 2
+    a.seconds = HOLD * 5
+    writing = asyncio.ensure_future(collect(first))
+    await until(lambda: site.holder is site.members[0])
+    both = await asyncio.gather(writing, collect(second))
+    assert [text_of(events) for events in both] == ["Hello"] * 2
+    assert len(a.made) == 2, "loaded once more, and used"
 
 
 @pytest.mark.parametrize("pauses", range(14))
