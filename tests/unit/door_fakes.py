@@ -91,6 +91,7 @@ class FakeEngine:
         self.room = 1.0
         self.decisions: list[dict[str, Any]] = []
         self.closed = False
+        self.close_seconds = 0.0
         self.prompts: list[str] = []
         self.limits: list[int] = []
         self.ids: list[list[int]] = []
@@ -129,6 +130,8 @@ class FakeEngine:
         return {"budget": 900 << 20, "used": 1, "tenants": [{"name": "fake", "bytes": 1, "resident": 1}]}
 
     async def close(self) -> None:
+        if self.close_seconds:
+            await asyncio.sleep(self.close_seconds)
         self.closed = True
 
 

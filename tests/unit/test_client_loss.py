@@ -315,3 +315,38 @@ async def test_error_type_of_a_failed_rebuild_is_a_loss_with_its_cause() -> None
         await collect(client)
     assert caught.value.code == "device_lost"
     assert caught.value.details["cause"]["code"] == "out_of_memory"
+
+
+async def test_late_word_of_an_engine_that_is_gone_does_not_harm_the_next() -> None:
+    world = losing(None, None)
+    client = await opened(world)
+    world.engine.lost.set()
+    await client.inspect.memory()
+    client._device._failed(world.engine, DeviceLost("The GPU was lost, says another call."))
+    assert client.status["source"] == "device"
+    assert not world.made[1].closed
+
+
+async def test_success_ends_the_growing_delay() -> None:
+    world = losing(1, 1)
+    world.later = [NoDevice("none"), world.later[0], NoDevice("none again")]
+    client = await opened(world, mode="only_on_device")
+    with pytest.raises(DeviceLost, match="in 5 s"):
+        await collect(client)
+    world.now += 5
+    with pytest.raises(DeviceLost, match=r"none again; .* in 5 s"):
+        await collect(client)
+
+
+async def test_language_model_that_cannot_be_had_for_the_rebuild_is_a_passing_trouble() -> None:
+    world = losing(None)
+    client = await opened(world)
+    world.model_errors["smollm2-135m"] = BadWeights("The manifest cannot be read.")
+    world.engine.lost.set()
+    await asyncio.sleep(0.03)
+    assert "could not be made ready again: The manifest cannot be read; " in client.status["reason"]
+    world.model_errors.clear()
+    world.now += 5
+    assert (await collect(client))[-1]["source"] == "cloud"
+    await settled(client)
+    assert (await collect(client))[-1]["source"] == "device"

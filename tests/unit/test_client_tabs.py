@@ -375,3 +375,25 @@ async def test_turn_that_comes_while_its_waiter_leaves_is_not_kept(pauses: int) 
     await second.close()
     assert site.holder is None
     assert not b.has_pool
+
+
+async def test_new_holder_learns_of_those_who_queued_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tabs_module, "ASK_SECONDS", 1000.0)  # they say it once, to the first holder
+    site = FakeTabs()
+    await opened(Tab(site), **ONLY)
+    others = [asyncio.ensure_future(opened(Tab(site), **ONLY)) for _ in range(2)]
+    await asyncio.wait_for(asyncio.gather(*others), 2)
+
+
+async def test_turn_is_asked_for_again_only_once_it_has_been_given_back() -> None:
+    _, a, b = two()
+    first = await opened(a, **ONLY)
+    a.engine.close_seconds = 0.05
+    entering = asyncio.ensure_future(opened(b, **ONLY))
+    await until(lambda: first.status["pool"] is None)
+    assert not a.engine.closed, "on its way out"
+    events = await collect(first)
+    second = await entering
+    assert text_of(events) == "Hello"
+    assert [event["code"] for event in events if event["type"] == "status"] == ["busy"], "the other tab was first"
+    assert text_of(await collect(second)) == "Hello"
