@@ -15,9 +15,9 @@ from tests.browser.door import DATA, Door, text_of
 
 PRELUDE = (Path(__file__).parent / "device_witness.js").read_text()
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
-MODEL = "/__data__/tiny/tiny-llama-Q4_1-tied.gguf"
-REQUEST = {"prompt": "A cup.", "maxTokens": 12}
-LONG = {"prompt": "A cup.", "maxTokens": 200}
+MODEL = "/__data__/tiny/tiny-qwen2-Q4_1-tied.gguf"
+REQUEST = {"prompt": "Hi", "maxTokens": 12}
+LONG = {"prompt": "Hi", "maxTokens": 200}  # this model's greedy answer to it has no end
 
 
 @pytest_asyncio.fixture(loop_scope="session")
