@@ -55,10 +55,11 @@ async function boot() {
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
   const index = await json("wheels/index.json");
   const pyodide = await counting(index.runtimeBytes ?? null, async () => {
-    const [{ loadPyodide }, replay, opfs] = await Promise.all([
+    const [{ loadPyodide }, replay, opfs, tabs] = await Promise.all([
       import(here + "pyodide/pyodide.mjs"),
       import(here + "replay.mjs"),
       import(here + "opfs.mjs"),
+      import(here + "tabs.mjs"),
     ]);
     const runtime = await loadPyodide({
       indexURL: here + "pyodide/",
@@ -68,6 +69,7 @@ async function boot() {
     });
     runtime.registerJsModule("tandem_replay", replay);
     runtime.registerJsModule("tandem_opfs", opfs);
+    runtime.registerJsModule("tandem_tabs", tabs);
     const micropip = runtime.pyimport("micropip");
     await micropip.install.callKwargs(here + "wheels/" + index.tandem, { deps: false });
     micropip.destroy();
