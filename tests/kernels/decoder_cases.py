@@ -231,7 +231,7 @@ def _prologues_and_epilogues() -> Iterator[Case]:
 
 def _pieces() -> Iterator[Case]:
     yield linear("f32 in pieces, bias", "f32", 200, 64, bias=True, max_binding=64 * 64 * 4)
-    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 64, tokens=7, count=6, max_binding=64 * 32)
+    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 256, tokens=7, count=6, max_binding=64 * 128)
     yield linear("q8 in pieces, residual", "q8", 130, 96, epilogue="residual", max_binding=128 * 96)
     yield linear("g8 in pieces, norm", "g8", 130, 64, prologue="rms_norm", max_binding=64 * 64 + 255)
 

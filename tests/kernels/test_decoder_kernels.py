@@ -16,6 +16,7 @@ from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import decoder_passes, fuse
+from pyapp.engine.language import chunk_of
 from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
@@ -79,10 +80,10 @@ def test_the_names_of_cases_are_their_own() -> None:
     assert len(names) == len(set(names))
 
 
-def graphs(config: DecoderConfig, formats: dict[str, str]) -> list[Graph]:
+def graphs(config: DecoderConfig, formats: dict[str, str], limits: DeviceLimits = HARDWARE) -> list[Graph]:
     return [
         build_graph(config, formats, tokens=tokens, context=config.context, splits=16 if tokens == 1 else 1)
-        for tokens in (1, 256)
+        for tokens in (1, chunk_of(config, config.context, limits))
     ]
 
 
@@ -107,7 +108,7 @@ def workgroup_bytes(wgsl: str) -> int:
 @pytest.mark.parametrize("device", DEVICES)
 def test_kernels_keep_to_the_habits_of_the_field(config: DecoderConfig, device: str) -> None:
     limits = DEVICES[device]
-    for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4")):
+    for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4"), limits):
         plan = lower(fuse(graph, decoder_passes(limits)), limits)
         for dispatch in {d.shader: d for d in plan.dispatches}.values():
             check_text(dispatch, specialised(dispatch, set()), limits)
