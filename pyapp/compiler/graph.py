@@ -48,7 +48,7 @@ class Tensor:
     kind: Kind = "activation"
     dtype: Literal["f32", "u32", "u8"] = "f32"
     fmt: str = "f32"
-    """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
+    """A weight's kernel format: s4, q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
     pieces: tuple[tuple[int, int], ...] = ()
     """(first row, rows) of the runs of a weight's rows that lie together in memory; empty: all of them do."""
 

@@ -17,8 +17,8 @@ from .graph import Graph, Op, Tensor
 WORKGROUP = 64
 TOKEN_TILE = 4
 MIN_SPLIT = 64
-SCALE_BYTES = {"q4": 4, "g4": 8, "q8": 2, "g8": 16}
-QUANT_BYTES = {"q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
+SCALE_BYTES = {"s4": 2, "q4": 4, "g4": 8, "q8": 2, "g8": 16}
+QUANT_BYTES = {"s4": 16, "q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
 
 
 def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:

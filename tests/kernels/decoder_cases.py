@@ -98,9 +98,10 @@ def random_weight(random: np.random.Generator, fmt: str, n: int, k: int) -> Pack
     scales = np.zeros(scales_bytes, np.uint8)
     blocks = n * k // 32 * (2 if fmt == "g8" else 1)
     size = random.uniform(0.3, 1.0, blocks) * random.choice([-1, 1], blocks) / np.sqrt(k)
-    levels = 15 if fmt in ("q4", "g4") else 127
-    factors = [size / levels] if fmt == "q8" else [size / levels, random.uniform(-1, 1, blocks) / np.sqrt(k)]
-    raw = np.stack(factors, axis=1).astype(np.float16 if fmt in ("q4", "q8") else np.float32).reshape(-1).view(np.uint8)
+    levels = 15 if fmt in ("s4", "q4", "g4") else 127
+    factors = [size / levels] if fmt in ("s4", "q8") else [size / levels, random.uniform(-1, 1, blocks) / np.sqrt(k)]
+    wide = np.float32 if fmt in ("g4", "g8") else np.float16
+    raw = np.stack(factors, axis=1).astype(wide).reshape(-1).view(np.uint8)
     scales[: raw.size] = raw
     return Packed(fmt, n, k, random.integers(0, 256, quants_bytes, np.uint8), scales)
 
@@ -200,7 +201,11 @@ def _shapes() -> Iterator[Case]:
     for lanes in (1, 2, 4):
         yield linear(f"q4, three workgroups, {lanes} lanes", "q4", 1100 // lanes, 576, lanes=lanes)
         yield linear(f"q4, 7 of 9 tokens, {lanes} lanes", "q4", 70, 576, tokens=9, count=7, lanes=lanes, hardware=True)
+        yield linear(f"s4, three workgroups, {lanes} lanes", "s4", 1100 // lanes, 608, lanes=lanes)
+        yield linear(f"s4, 7 of 9 tokens, {lanes} lanes", "s4", 70, 608, tokens=9, count=7, lanes=lanes, hardware=True)
     yield linear("q4, one token as on hardware", "q4", 70, 576, hardware=True)
+    yield linear("s4, one token as on hardware", "s4", 71, 608, hardware=True)
+    yield linear("s4, one block, odd rows", "s4", 5, 32)
     yield linear("q4, one block", "q4", 5, 32)
     yield linear("q8, long rows", "q8", 33, 1536)
     yield linear("g8, one row", "g8", 1, 64)
@@ -232,6 +237,7 @@ def _prologues_and_epilogues() -> Iterator[Case]:
 def _pieces() -> Iterator[Case]:
     yield linear("f32 in pieces, bias", "f32", 200, 64, bias=True, max_binding=64 * 64 * 4)
     yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 256, tokens=7, count=6, max_binding=64 * 128)
+    yield linear("s4 in pieces of odd blocks, bias", "s4", 300, 96, bias=True, max_binding=128 * 48)
     yield linear("q8 in pieces, residual", "q8", 130, 96, epilogue="residual", max_binding=128 * 96)
     yield linear("g8 in pieces, norm", "g8", 130, 64, prologue="rms_norm", max_binding=64 * 64 + 255)
 
@@ -310,7 +316,8 @@ def _embed() -> Iterator[Case]:
     yield embed("embed 5 of 6 ids", "q4", 100, 2080, tokens=6, count=5)
     yield embed("embed from pieces", "f32", 200, 64, tokens=6, count=6, max_binding=64 * 64 * 4)
     yield embed("embed the state's token from pieces", "g4", 130, 64, max_binding=64 * 32)
-    for fmt in ("g8", "f16", "bf16"):
+    yield embed("embed 5 of 6 ids from pieces of odd blocks", "s4", 300, 96, tokens=6, count=5, max_binding=128 * 48)
+    for fmt in ("s4", "g8", "f16", "bf16"):
         yield embed(f"embed from {fmt}", fmt, 40, 64)
 
 
