@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
+from pyapp.compiler.passes import fuse
+from pyapp.compiler.reference import StepState
 from tests.browser.door import MOUNT, data_route
 from tests.browser.pyodide_page import PyodidePage
+from tests.unit.tiny_models import TINY as TINY_DATA
+from tests.unit.tiny_models import Tiny
 
 FILES = ["kernels/engine_on_gpu.py"]
 MODULE = "kernels.engine_on_gpu"
@@ -91,16 +96,45 @@ async def test_tight_switches_move_the_overlap(roomy: dict[str, Any], python: Py
 async def test_small_streams_the_rest_of_the_weights(roomy: dict[str, Any], python: PyodidePage) -> None:
     context = min(roomy["context"], 512)
     workspace = roomy["workspace"] - (roomy["context"] - context) * roomy["position"]
+    # So small are these weights that half of the cache would make room for the rest of them, but not for a headroom.
+    headroom = 8
     for part in (0.6, 0.8):
         room = int(roomy["language"] * part) // 256 * 256
         found = await python.run(
-            MODULE, "talk", FILES, language=roomy["model"], vision=None, ids=IDS, n=12, budget=workspace + room
-        )
+            MODULE, "talk", FILES, language=roomy["model"], vision=None, ids=IDS, n=12,
+            budget=workspace + headroom * room, below=headroom,
+        )  # fmt: skip
         sound(found)
         same_answers(found, roomy)
         assert abs(found["room"] - part) < 0.01
         assert 0 < found["streamed"] <= roomy["language"] - room + 2 * (roomy["language"] // 3)
         assert found["decisions"][0]["action"] == "stream"
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-Q8_0-tied", "tiny-qwen3-Q8_0-tied"])
+async def test_a_float16_cache_keeps_the_weights_resident(python: PyodidePage, site: str, name: str) -> None:
+    """256 bytes less than float32 needs: the cache is halved, and says what NumPy says with such a cache."""
+    golden = json.loads((TINY_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    ids, n = golden["prompt_ids"], 16
+    ask: dict[str, Any] = {"language": url(site, f"{MOUNT}tiny/{name}.gguf"), "vision": None, "ids": ids, "n": n}
+    whole = await python.run(MODULE, "sizes", FILES, **ask)
+    assert whole["decisions"][0]["kv"] == "f32"
+    half = await python.run(MODULE, "talk", FILES, **ask, budget=whole["language"] + whole["workspace"] - 256)
+    sound(half)
+    [decision] = half["decisions"]
+    assert (decision["action"], decision["kv"], half["context"]) == ("resident", "f16", whole["context"])
+    assert half["streamed"] == 0
+
+    model = await Tiny.open(name)
+    decode, caches, state = fuse(model.graph(1, splits=4, kv="f16")), model.caches("f16"), StepState()
+    for position, token in enumerate(ids):
+        state = StepState(token=token, position=position)
+        logits = model.run(decode, caches, state)["logits"][0]
+    for _ in range(n - 1):
+        model.run(decode, caches, state)
+    assert half["greedy"] == state.ids
+    assert np.abs(half["logits"] - logits).max() <= LEFT
+    assert np.abs(half["logits"] - np.array(whole["logits"])).max() > 2 * LEFT  # it is another cache
 
 
 async def test_small_buffers_and_bindings(roomy: dict[str, Any], python: PyodidePage, site: str) -> None:

@@ -32,7 +32,7 @@ async def _engine(language: str, vision: str | None, budget: int, limits: dict[s
     )
 
 
-async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
+async def sizes(language: str, vision: str | None, ids: list[int], n: int) -> dict[str, Any]:
     """The roomy case: what both need, what they say, and what a switch moves."""
     engine: Any = await _engine(language, vision, 1 << 30)
     try:
@@ -42,7 +42,7 @@ async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         return {
             **out,
             "language": engine.residency.sets["language"].nbytes,
-            "vision": engine.residency.sets["vision"].nbytes,
+            "vision": engine.residency.sets["vision"].nbytes if vision else 0,
             "workspace": sum(slab["size"] for slab in slabs if slab["role"] == "workspace"),
             "context": engine.context,
             "position": config.kv_bytes_per_token + config.head_dim * 4,
@@ -52,10 +52,11 @@ async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str,
 
 
 async def talk(
-    language: str, vision: str | None, ids: list[int], n: int, budget: int, limits: dict[str, int] | None = None
-) -> dict[str, Any]:
-    """An engine of this budget: what it says, and what its switches move."""
-    engine: Any = await _engine(language, vision, budget, limits)
+    language: str, vision: str | None, ids: list[int], n: int, budget: int, limits: dict[str, int] | None = None,
+    below: float = 1.0,
+) -> dict[str, Any]:  # fmt: skip
+    """An engine of this budget: what it says, and what its switches move. ``below``: as ``stream_below``."""
+    engine: Any = await _engine(language, vision, budget, limits, below)
     try:
         return await _talk(engine, ids, n)
     finally:
