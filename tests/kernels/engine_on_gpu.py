@@ -21,7 +21,9 @@ def _quiet(stage: str, loaded: int, total: int | None = None) -> None:
     """Progress that nobody watches."""
 
 
-async def _engine(language: str, vision: str | None, budget: int, limits: dict[str, int] | None = None) -> Engine:
+async def _engine(
+    language: str, vision: str | None, budget: int, limits: dict[str, int] | None = None, below: float = 1.0
+) -> Engine:
     return await Engine.create(
         adapter="software",
         budget=budget,
@@ -29,6 +31,7 @@ async def _engine(language: str, vision: str | None, budget: int, limits: dict[s
         vision=await ensure_model(vision, _quiet) if vision else None,
         progress=_quiet,
         limits=limits,
+        stream_below=below,
     )
 
 
