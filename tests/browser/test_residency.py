@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,8 +11,12 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
+from pyapp.compiler.passes import fuse
+from pyapp.compiler.reference import StepState
 from tests.browser.door import MOUNT, data_route
 from tests.browser.pyodide_page import PyodidePage
+from tests.unit.tiny_models import TINY as TINY_DATA
+from tests.unit.tiny_models import Tiny
 
 FILES = ["kernels/engine_on_gpu.py"]
 MODULE = "kernels.engine_on_gpu"
@@ -109,6 +114,32 @@ async def test_small_streams_the_rest_of_the_weights(roomy: dict[str, Any], pyth
         assert found["decisions"][0]["action"] == "stream"
         # Each run of the plan brings what is streamed at least once.
         assert min(moved for _, moved in found["moved"]) >= 12 * (found["streamed"] - window)
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-Q8_0-tied", "tiny-qwen3-Q8_0-tied"])
+async def test_a_float16_cache_keeps_the_weights_resident(python: PyodidePage, site: str, name: str) -> None:
+    """256 bytes less than float32 needs: the cache is halved, and says what NumPy says with such a cache."""
+    golden = json.loads((TINY_DATA / f"{name}.json").read_text(encoding="utf-8"))
+    ids, n = golden["prompt_ids"], 16
+    ask: dict[str, Any] = {"language": url(site, f"{MOUNT}tiny/{name}.gguf"), "vision": None, "ids": ids, "n": n}
+    whole = await python.run(MODULE, "talk", FILES, **ask, budget=ROOMY)
+    assert whole["decisions"][0]["kv"] == "f32"
+    half = await python.run(MODULE, "talk", FILES, **ask, budget=whole["language"] + whole["workspace"] - 256)
+    sound(half)
+    [decision] = half["decisions"]
+    assert (decision["action"], decision["kv"], half["context"]) == ("resident", "f16", whole["context"])
+    assert half["streamed"] == 0
+
+    model = await Tiny.open(name)
+    decode, caches, state = fuse(model.graph(1, splits=4, kv="f16")), model.caches("f16"), StepState()
+    for position, token in enumerate(ids):
+        state = StepState(token=token, position=position)
+        logits = model.run(decode, caches, state)["logits"][0]
+    for _ in range(n - 1):
+        model.run(decode, caches, state)
+    assert half["greedy"] == state.ids
+    assert np.abs(half["logits"] - logits).max() <= LEFT
+    assert np.abs(half["logits"] - np.array(whole["logits"])).max() > 2 * LEFT  # it is another cache
 
 
 async def test_small_buffers_and_bindings(roomy: dict[str, Any], python: PyodidePage, site: str) -> None:

@@ -13,7 +13,6 @@ from pyapp.gpu.lease import Lease
 from pyapp.text.sampling import SamplingParams
 from pyapp.weights.store import ensure_model
 
-SMALL = {"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}
 PICTURE = np.random.default_rng(5).integers(0, 256, (224, 224, 3), np.uint8)
 
 
