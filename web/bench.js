@@ -8,7 +8,7 @@ const number = (name, fallback) => Number(query.get(name) ?? fallback);
 const REPS = number("reps", 3);
 const TOKENS = number("tokens", 128);
 const PROMPT = number("prompt", 256);
-/** Benches to run: language, vision, profile; all but the profile where none are named. */
+/** Benches to run: language, vision, profile, sharing; the first two, and an asked for profile, where none are named. */
 const WHICH = query.get("which")?.split(",") ?? ["language", "vision", ...(query.has("profile") ? ["profile"] : [])];
 const VISION = query.get("vision") ?? "efficientnet-lite0";
 const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
@@ -121,7 +121,24 @@ async function vision(client) {
   });
 }
 
-async function main() {
+/** Two models that share a pool: measured by Python in a worker of its own, below the door. */
+function sharing() {
+  return new Promise((resolve, reject) => {
+    const worker = new Worker(new URL("./bench-worker.js", import.meta.url), { type: "module" });
+    let posted = Promise.resolve();
+    worker.onmessage = ({ data: { row, done } }) => {
+      if (row) posted = posted.then(() => post(row));
+      if (!done) return;
+      worker.terminate();
+      resolve(posted);
+    };
+    worker.onerror = (event) => reject(new Error(event.message || "bench-worker.js cannot be loaded or run"));
+    worker.postMessage({ query: Object.fromEntries(query) });
+  });
+}
+
+/** One model at a time, through the door. */
+async function models() {
   const stages = new Stages();
   const start = performance.now();
   const client = await createClient({
@@ -145,10 +162,10 @@ async function main() {
     dispatches_per_layer: plan.dispatchesPerLayer,
     weight_bytes: client.status.pool.tenants.find(({ name }) => name === "language")?.bytes ?? 0,
   });
-  const models = VISION === "none" ? ["language"] : ["language", "vision"];
+  const loaded = VISION === "none" ? ["language"] : ["language", "vision"];
   if (WHICH.includes("language")) await language(client);
-  if (WHICH.includes("vision") && models.includes("vision")) await vision(client);
-  for (const model of WHICH.includes("profile") ? models : []) {
+  if (WHICH.includes("vision") && loaded.includes("vision")) await vision(client);
+  for (const model of WHICH.includes("profile") ? loaded : []) {
     for (const row of await client.inspect.profile(model)) await post({ bench: "kernel", model, ...row });
   }
   const memory = await client.inspect.memory();
@@ -157,7 +174,8 @@ async function main() {
 }
 
 try {
-  await main();
+  if (WHICH.some((name) => name !== "sharing")) await models();
+  if (WHICH.includes("sharing")) await sharing();
 } catch (error) {
   await post({ error: String(error), code: error?.code ?? "", stack: String(error?.stack ?? "").slice(0, 500) });
 } finally {

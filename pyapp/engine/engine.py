@@ -76,19 +76,29 @@ class Engine:
         Raises: NoDevice, OutOfMemory, BadModel, BadWeights, DeviceLost. What was taken is given back first.
         """
         found = await probe(adapter) if isinstance(adapter, str) else adapter
-        # A file that cannot run is found out before the GPU is asked for anything.
+        # A file that cannot run, or a bad vocabulary, is found out before the GPU is asked for anything.
         language_model = await LanguageModel.open(language) if language else None
         vision_model = await VisionModel.open(vision) if vision else None
+        tokenizer = Tokenizer.from_gguf(language_model.file.metadata) if language_model else None
+        chat = ChatTemplate.from_gguf(language_model.file.metadata) if language_model else None
+        engine = await cls.of_models(found, budget, language_model, vision_model, progress, limits, stream_below)
+        if tokenizer and chat:
+            engine.tokenizer, engine.chat = tokenizer, chat
+        return engine
+
+    @classmethod
+    async def of_models(
+        cls, found: Probe, budget: int, language: LanguageModel | None, vision: VisionModel | None, progress: Progress,
+        limits: Mapping[str, int] | None = None, stream_below: float = 1.0,
+    ) -> Engine:  # fmt: skip
+        """``create`` for models that are open already. Such an engine knows ids only: it has no ``tokenizer`` and no
+        ``chat``, and ``generate`` must be told where a text ends.
+        """
         engine = cls(await Device.open(found, limits), budget)
         try:
-            if language_model:
-                # Before the download's head is let go, and before the pool is taken: a bad vocabulary costs nothing.
-                engine.tokenizer = Tokenizer.from_gguf(language_model.file.metadata)
-                engine.chat = ChatTemplate.from_gguf(language_model.file.metadata)
             loaded = await load(
-                engine.device, engine.pool, engine.residency, engine.kernels, language_model, vision_model, progress,
-                stream_below,
-            )  # fmt: skip
+                engine.device, engine.pool, engine.residency, engine.kernels, language, vision, progress, stream_below
+            )
         except BaseException:
             await engine.close()
             raise
@@ -131,12 +141,16 @@ class Engine:
 
     # -- work ---------------------------------------------------------------------------------------------------
 
-    def generate(self, ids: list[int], params: SamplingParams, *, step: int = 0) -> Generation:
+    def generate(
+        self, ids: list[int], params: SamplingParams, *, step: int = 0, ends: frozenset[int] | None = None
+    ) -> Generation:
         """The ids that follow a prompt; see ``Generation``. Raises ``ContextFull`` at its first id.
 
-        ``step``: how many of the last ``ids`` belong to the answer already: it goes on as if it had never stopped.
+        Args:
+            step: how many of the last ``ids`` belong to the answer already: it goes on as if it had never stopped.
+            ends: ids that end the text; the tokenizer's where it is None.
         """
-        return self._generation(list(ids), params, self.tokenizer.eos_ids, step)
+        return self._generation(list(ids), params, self.tokenizer.eos_ids if ends is None else ends, step)
 
     def _generation(self, ids: list[int], params: SamplingParams, ends: frozenset[int], step: int = 0) -> Generation:
         return Generation(self._language(), self.leases, self._conversation, ids, params, ends, step)

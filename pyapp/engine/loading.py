@@ -11,6 +11,7 @@ from typing import Any
 from ..errors import BadModel, OutOfMemory
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
+from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.residency import Residency
@@ -126,7 +127,7 @@ async def take_pool(
     """Sizes the pool and takes its slabs; a GPU that has less memory than the budget gets a smaller pool."""
     budget = pool.budget
     while True:
-        sized = size_for(device, budget, language, vision, vision_plan, stream_below)
+        sized = size_for(device.limits, budget, language, vision, vision_plan, stream_below)
         try:
             await pool.add_slabs("weights", sized.sizing.weights, 0)
             await pool.add_slabs("workspace", sized.sizing.workspace, 0)
@@ -139,11 +140,10 @@ async def take_pool(
 
 
 def size_for(
-    device: Device, budget: int, language: LanguageModel | None, vision: VisionModel | None, vision_plan: Plan | None,
-    stream_below: float,
+    limits: DeviceLimits, budget: int, language: LanguageModel | None, vision: VisionModel | None,
+    vision_plan: Plan | None, stream_below: float = 1.0,
 ) -> Sized:  # fmt: skip
     """A sizing and plans that agree: where weights are cut, fewer operations fuse, and the activations may grow."""
-    limits = device.limits
     weights = tuple(
         each for each in (language and language.weights(limits), vision and vision_plan and vision.weights()) if each
     )

@@ -18,7 +18,7 @@ from ..gpu.plan import Binding, Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.replay import Replay, arrived
 from ..gpu.residency import Residency
-from ..models.efficientnet import CLASSES, SIDE, build_graph, pack_layout, pack_vision
+from ..models.efficientnet import CLASSES, LITE0, SIDE, Scale, build_graph, pack_layout, pack_vision
 from ..weights.blocks import blocks_of
 from ..weights.safetensors import SafetensorsFile, read_safetensors
 from .assets import Progress, packed_blob
@@ -31,16 +31,16 @@ NAME = "vision"
 class VisionModel:
     """What is known of the model before it has a device: file, graph, packed layout."""
 
-    def __init__(self, stored: Any, file: SafetensorsFile) -> None:
+    def __init__(self, stored: Any, file: SafetensorsFile, scale: Scale = LITE0) -> None:
         self.stored = stored
         self.file = file
-        self.graph = build_graph()
+        self.graph = build_graph(scale)
         self.layout = pack_layout(self.graph)
 
     @classmethod
-    async def open(cls, stored: Any) -> VisionModel:
+    async def open(cls, stored: Any, scale: Scale = LITE0) -> VisionModel:
         """Reads the file's head. Raises ``BadModel``."""
-        return cls(stored, await read_safetensors(stored.source))
+        return cls(stored, await read_safetensors(stored.source), scale)
 
     def weights(self) -> Weights:
         """The blocks that the weights move in; its kernels need all of a weight at once."""

@@ -156,6 +156,12 @@ class Residency:
             self.uploads += 1
             self._note(weights.owner(block), home.slab, at, stop - at, "in")
 
+    def evict(self) -> None:
+        """Forgets what lies in the pool, whosever it is: the next ``ensure`` moves everything."""
+        for number, slab in enumerate(self.pool.weights):
+            for begin, end, owner in slab.held.clear(0, slab.size):
+                self._note(owner, number, begin, end - begin, "out")
+
     def _note(self, owner: Owner, slab: int, offset: int, nbytes: int, direction: str) -> None:
         number = self.pool.slabs.index(self.pool.weights[slab])
         self.moves.append(

@@ -1,8 +1,8 @@
-"""EfficientNet-Lite0: its graph, and its weights as the kernels want them.
+"""EfficientNet-Lite: its graph at any width and depth, and its weights as the kernels want them.
 
 The network of arXiv 1905.11946 in the variant for mobile devices (github.com/tensorflow/tpu, efficientnet/lite): no
-squeeze-and-excite, ReLU6 for Swish, a stem and a head of fixed width. Padding is TensorFlow's SAME, which for stride 2
-puts the odd row and column at the bottom and the right.
+squeeze-and-excite, ReLU6 for Swish, a stem and a head of fixed width. Lite0 is the network at width and depth 1.
+Padding is TensorFlow's SAME, which for stride 2 puts the odd row and column at the bottom and the right.
 
 Everything is NHWC. A convolution's weight has the layout of the graph's tensor, not of the file (OIHW):
 
@@ -14,7 +14,9 @@ Everything is NHWC. A convolution's weight has the layout of the graph's tensor,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -40,8 +42,33 @@ STAGES = (
     (5, 2, 6, 192, 4),
     (3, 1, 6, 320, 1),
 )
+CHANNEL_STEP = 8
 BLOCK_BYTES = 4 << 20
 """A packed block is closed before it would pass this many bytes: one upload."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How much wider and deeper than Lite0 a network is: compound scaling (arXiv 1905.11946, section 3.3) in its form
+    for the lite models, where stem, head, and the depth of the first and the last stage stay as they are."""
+
+    width: float = 1.0
+    depth: float = 1.0
+
+    def channels(self, base: int) -> int:
+        """The next multiple of 8, but never less than nine tenths of what was asked."""
+        wanted = base * self.width
+        rounded = max(CHANNEL_STEP, int(wanted + CHANNEL_STEP / 2) // CHANNEL_STEP * CHANNEL_STEP)
+        return rounded if rounded >= 0.9 * wanted else rounded + CHANNEL_STEP
+
+    def stages(self) -> Iterator[tuple[int, int, int, int, int]]:
+        """``STAGES`` scaled."""
+        for number, (kernel, stride, expansion, cout, blocks) in enumerate(STAGES):
+            fixed = number in (0, len(STAGES) - 1)
+            yield kernel, stride, expansion, self.channels(cout), blocks if fixed else ceil(blocks * self.depth)
+
+
+LITE0 = Scale()
 
 
 def same_padding(size: int, kernel: int, stride: int) -> tuple[int, int, int]:
@@ -98,12 +125,12 @@ class _Net:
         return y
 
 
-def build_graph() -> Graph:
+def build_graph(scale: Scale = LITE0) -> Graph:
     """Input ``pixels`` [224, 224, 3] u8 (RGB), output ``logits`` [1, 1000]; primitive operations, nothing fused."""
     net = _Net()
     pixels = net.builder.tensor("pixels", (SIDE, SIDE, 3), "input", dtype="u8")
     x = net.relu6(net.conv(pixels, "conv_stem", STEM, 3, 2, normalise=NORMALISE))
-    for stage, (kernel, stride, expansion, cout, blocks) in enumerate(STAGES):
+    for stage, (kernel, stride, expansion, cout, blocks) in enumerate(scale.stages()):
         for block in range(blocks):
             x = net.block(x, f"blocks.{stage}.{block}", kernel, stride if block == 0 else 1, expansion, cout)
     x = net.relu6(net.conv(x, "conv_head", HEAD))
@@ -177,7 +204,7 @@ async def load_tensor(graph: Graph, file: WeightFile, source: Source, name: str)
 async def pack_vision(
     graph: Graph, file: WeightFile, source: Source, layout: PackLayout, sink: Sink, progress: Progress | None = None
 ) -> None:
-    """Writes every weight of ``graph`` at its place in the packed blob, one tensor (at most 5 MB) at a time.
+    """Writes every weight of ``graph`` at its place in the packed blob, one tensor (of Lite0 at most 5 MB) at a time.
 
     Raises BadModel when a tensor is missing, is not F32 or has another shape.
     """

@@ -21,6 +21,7 @@ from playwright.sync_api import Error as BrowserError
 from .browser import ensure_chromium, flags
 from .failure import SetupError
 from .serve import make_app, serving
+from .sharing_report import report
 from .site import build_site
 
 Row = dict[str, Any]
@@ -71,6 +72,11 @@ def title(rows: list[Row]) -> str:
     return f"Adapter: {adapter}"
 
 
+def is_software(rows: list[Row]) -> bool:
+    """Whether an emulated GPU ran, or nobody says what did."""
+    return bool(next((row for row in rows if "adapter" in row), {"software": True}).get("software"))
+
+
 def table(rows: list[Row]) -> str:
     """The rows as text: a line a figure, under the row's ``bench`` or ``name`` where it has one."""
     lines = [title(rows)]
@@ -113,14 +119,14 @@ def collect(page: Page, log: RowLog, timeout: float) -> list[Row]:
     raise SetupError(f"The bench page sent {len(rows)} rows and no end within {timeout:.0f} s.")
 
 
-def run(options: argparse.Namespace, root: Path) -> int:
-    """``build.py bench``. Exit status 1 when a row tells of an error."""
+def measure(options: argparse.Namespace, root: Path) -> list[Row]:
+    """Opens the bench page and returns what it posts. Raises SetupError."""
     chromium = ensure_chromium()
     site = build_site(root)
     if not (site.dist / "bench.html").is_file():
         raise SetupError("The site has no bench.html to open.")
     log = RowLog(make_app(site.dist))
-    query = {"adapter": options.adapter, "which": ",".join(options.which)}
+    query = {"adapter": options.adapter, "which": ",".join(options.which), **dict(options.option)}
     with serving(log) as url, sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=str(chromium), args=flags(options.adapter))
         try:
@@ -128,13 +134,32 @@ def run(options: argparse.Namespace, root: Path) -> int:
             page.on("pageerror", lambda error: print(f"  page error: {error}", flush=True))
             page.on("console", say_error)
             page.goto(f"{url}/bench.html?{urlencode({k: v for k, v in query.items() if v})}")
-            rows = collect(page, log, options.timeout)
+            return collect(page, log, options.timeout)
         except BrowserError as error:
             raise SetupError(f"The browser could not run the bench page: {error.message.splitlines()[0]}") from error
         finally:
             browser.close()
-    print(table(rows))
+
+
+def read_rows(file: Path) -> list[Row]:
+    """The rows of an earlier run, JSON, one a line. Raises SetupError."""
+    try:
+        rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines() if line]
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{file} cannot be read as rows of JSON, one a line ({error}).") from error
+    if not all(isinstance(row, dict) for row in rows):
+        raise SetupError(f"{file} has a line that is no row: each must be a JSON object, as the bench page posts it.")
+    return [row for row in rows if row.keys() - {"done"}]
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """``build.py bench``. Exit status 1 when a row tells of an error, or of a failure while sharing."""
+    rows = read_rows(options.rows) if options.rows else measure(options, root)
+    shared = [row for row in rows if row.get("bench") == "sharing"]
+    print(table([row for row in rows if row not in shared]))
+    if shared:
+        report(title(rows), rows, root / "docs", keep=not is_software(rows))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps({"title": title(rows), "rows": rows}, indent=1) + "\n", encoding="utf-8")
-    return 1 if any("error" in row for row in rows) else 0
+    return 1 if any("error" in row or row.get("failures") for row in rows) else 0

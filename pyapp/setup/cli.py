@@ -45,9 +45,16 @@ def make_parser() -> argparse.ArgumentParser:
     test.epilog = "Any other argument goes to pytest: build.py test -k tokenizer -x"
 
     bench = made["bench"]
-    bench.add_argument("which", nargs="*", help="language, vision, profile (default: the first two)")
+    bench.add_argument("which", nargs="*", help="language, vision, profile, sharing (default: the first two)")
     bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
     bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")
+    bench.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE", type=_assignment,
+        help="an option of bench.html's address, such as rounds=2; may be repeated",
+    )  # fmt: skip
+    bench.add_argument(
+        "--rows", type=Path, help="show the rows of this file (JSON, one a line, as the page posted them); run nothing"
+    )
     bench.add_argument("--timeout", type=float, default=900.0, help="seconds until it gives up (default %(default)s)")
 
     models = made["models"]
@@ -57,6 +64,13 @@ def make_parser() -> argparse.ArgumentParser:
     check = made["check"]
     check.add_argument("--fix", action="store_true", help="let ruff mend and format what it can first")
     return parser
+
+
+def _assignment(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE")
+    return name, value
 
 
 def main(argv: Sequence[str]) -> int:

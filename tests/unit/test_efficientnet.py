@@ -25,6 +25,8 @@ from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
 from pyapp.models.efficientnet import (
     BLOCK_BYTES,
+    STAGES,
+    Scale,
     build_graph,
     execution_order,
     from_file_layout,
@@ -113,6 +115,15 @@ def test_the_graph_has_the_papers_shapes() -> None:
 )
 def test_same_padding(size: int, kernel: int, stride: int, wanted: tuple[int, int, int]) -> None:
     assert same_padding(size, kernel, stride) == wanted
+
+
+def test_scaled_networks_are_those_of_the_paper() -> None:
+    assert list(Scale().stages()) == list(STAGES)
+    # EfficientNet-Lite4: width 1.4, depth 1.8; channels and blocks as in its authors' checkpoints.
+    lite4 = list(Scale(1.4, 1.8).stages())
+    assert [cout for _, _, _, cout, _ in lite4] == [24, 32, 56, 112, 160, 272, 448]
+    assert [blocks for *_, blocks in lite4] == [1, 4, 4, 6, 6, 8, 1]
+    assert pack_layout(build_graph(Scale(1.4, 1.8))).total == pytest.approx(13.0e6 * 4, rel=0.01)
 
 
 class Blob:

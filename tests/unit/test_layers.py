@@ -22,6 +22,7 @@ RANKS = {
     "door": 5,
     "client": 6,
     "worker": 7,
+    "bench": 7,
 }
 FREE = {"errors", ""}  # pyapp.errors, and the package itself with its version: for everybody
 # The server side stands apart: what each of its two packages may import besides itself. The gateway shares with routing
@@ -127,6 +128,9 @@ def test_only_gpu_touches_the_gpu() -> None:
         ("pyapp.engine.run", "pyapp.routing.router"),
         ("pyapp.routing.router", "pyapp.engine.run"),
         ("pyapp.client", "pyapp.worker"),
+        ("pyapp.client", "pyapp.bench.sharing"),
+        ("pyapp.bench.sharing", "pyapp.worker"),
+        ("pyapp.setup.bench", "pyapp.bench.sharing"),
         ("pyapp.door.device", "pyapp.client"),
         ("pyapp.routing.router", "pyapp.door.events"),
         ("pyapp.errors", "pyapp.text.chat"),
@@ -144,6 +148,7 @@ def test_wrong_imports_are_seen(module: str, target: str) -> None:
     ("module", "target"),
     [
         ("pyapp.worker", "pyapp.client"),
+        ("pyapp.bench.sharing", "pyapp.engine.engine"),
         ("pyapp.client", "pyapp.door.options"),
         ("pyapp.client", "pyapp.engine.run"),
         ("pyapp.client", "pyapp.routing.router"),

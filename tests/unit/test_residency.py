@@ -245,6 +245,18 @@ def test_moves_are_told() -> None:
     assert len(turns.residency.moves) == MOVES_KEPT
 
 
+def test_what_is_evicted_comes_back_whole() -> None:
+    turns = Turns([20], a=[3, 4, 5], b=[6, 2])
+    turns.ensure("a")
+    turns.ensure("b")
+    turns.residency.evict()
+    assert [turns.residency.resident(name) for name in "ab"] == [0, 0]
+    assert turns.residency.moves[-1]["direction"] == "out"
+    assert turns.moved_by("a") == 12
+    assert turns.moved_by("b") == 8
+    turns.holds_its_bytes("a")
+
+
 SIZES = st.lists(st.integers(2, 9), min_size=1, max_size=7)
 
 

@@ -1,0 +1,109 @@
+"""One round, photo to copy, and one switch between two models: done once, and timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from ..engine.engine import Engine
+from ..engine.language import NAME as LANGUAGE
+from ..engine.vision import NAME as VISION
+from ..errors import NoDevice
+from ..text.sampling import SamplingParams
+
+NO_END: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Held:
+    """The engine that each model runs in: one and the same where they share a pool, else one each."""
+
+    language: Engine
+    vision: Engine
+
+    @property
+    def engines(self) -> Mapping[str, Engine]:
+        return {LANGUAGE: self.language, VISION: self.vision}
+
+    def _each(self) -> list[Engine]:
+        return [self.language] if self.language is self.vision else [self.language, self.vision]
+
+    @property
+    def peak(self) -> int:
+        """The most bytes of GPU memory that there were."""
+        return sum(engine.pool.peak for engine in self._each())
+
+    @property
+    def moved(self) -> int:
+        """Bytes that went from the store to the GPU so far."""
+        return sum(engine.residency.moved_bytes for engine in self._each())
+
+    def errors(self) -> list[str]:
+        return [message for engine in self._each() for message in engine.device.errors]
+
+    async def close(self) -> None:
+        for engine in self._each():
+            await engine.close()
+
+
+@dataclass(frozen=True)
+class Switch:
+    """``seconds`` from asking for a model's turn until its weights are on the GPU, and the ``moved`` bytes."""
+
+    seconds: float
+    moved: int
+
+
+@dataclass(frozen=True)
+class Round:
+    """One photo and one text. ``first``: seconds from asking for the text to its first token, the switch and the wait
+    for its end included; ``rate`` is tokens a second after that."""
+
+    to_vision: Switch
+    to_language: Switch
+    picture: float
+    first: float
+    rate: float
+    moved: int
+    ids: list[int] = field(repr=False)
+    logits: np.ndarray = field(repr=False)
+
+
+async def switch(held: Held, model: str) -> Switch:
+    """Gives ``model`` its turn, on a GPU that has nothing else to do."""
+    engine = held.engines[model]
+    await engine.device.idle()
+    before, start = held.moved, time.perf_counter()
+    async with engine.leases.lease(model, holder="the bench of sharing"):
+        await engine.device.idle()
+        return Switch(time.perf_counter() - start, held.moved - before)
+
+
+async def full_load(held: Held, model: str) -> Switch:
+    """A switch to ``model`` when nothing of it is on the GPU: how fast the way from the store to the pool is."""
+    held.engines[model].residency.evict()
+    return await switch(held, model)
+
+
+async def photo_to_copy(held: Held, picture: np.ndarray, ids: list[int], tokens: int) -> Round:
+    """Looks at ``picture`` (uint8 [224, 224, 3]), then writes ``tokens`` greedy ids after ``ids``."""
+    before = held.moved
+    to_vision = await switch(held, VISION)
+    if held.vision.vision is None:
+        raise NoDevice("The vision model does not run on this device: its bindings are too small.")
+    start = time.perf_counter()
+    logits = await held.vision.classify(picture)
+    seen = time.perf_counter() - start
+    to_language = await switch(held, LANGUAGE)
+    start = time.perf_counter()
+    made: list[int] = []
+    times: list[float] = []
+    async for token in held.language.generate(ids, SamplingParams(max_tokens=tokens), ends=NO_END):
+        times.append(time.perf_counter())
+        made.append(token)
+    first = to_language.seconds + times[0] - start
+    rate = (len(made) - 1) / (times[-1] - times[0]) if len(made) > 1 else 0.0
+    return Round(to_vision, to_language, seen, first, rate, held.moved - before, made, logits)
