@@ -76,11 +76,14 @@ async def _run_setup(pair: Pair, setup: str, needs: Needs, budget: int, options:
         loaded = time.perf_counter() - start
         ids = [(7919 * i + 13) % pair.language.config.vocab for i in range(options.prompt)]
         rounds: list[Round] = []
+        done = 0
         failures: list[str] = []
         # The first one is slower, once, and counts for what it says only.
         first = await photo_to_copy(held, PICTURE, ids, options.tokens)
         wanted += [] if wanted else [first]
-        for _ in range(options.rounds):
+        start = time.perf_counter()
+        while done < options.rounds and (not done or time.perf_counter() - start < options.seconds):
+            done += 1
             try:
                 rounds.append(await photo_to_copy(held, PICTURE, ids, options.tokens))
             except TandemError as error:
@@ -90,15 +93,19 @@ async def _run_setup(pair: Pair, setup: str, needs: Needs, budget: int, options:
         row = {
             **_what(held),
             "load_ms": loaded * 1000,
-            "rounds": options.rounds,
+            "rounds": done,
             "tokens": options.tokens,
             "failures": len(failures),
             "failed": sorted(set(failures))[:3],
             "peak": held.peak,
             **_figures(rounds),
         }
-        for model in (VISION, LANGUAGE):
-            row |= await _switches(held, model, [getattr(each, f"to_{model}") for each in rounds], options.rounds)
+        apart: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
+        for _ in range(done):
+            for model in apart:  # the language model had the last turn
+                apart[model].append(await switch(held, model))
+        for model in apart:
+            row |= await _switches(held, model, apart[model], [getattr(each, f"to_{model}") for each in rounds])
         return row
     finally:
         await held.close()
@@ -152,14 +159,8 @@ def _figures(rounds: Sequence[Round]) -> Row:
     }
 
 
-async def _switches(held: Held, model: str, inside: Sequence[Switch], times: int) -> Row:
-    """Switches to ``model`` by themselves, beside those ``inside`` the rounds, and the rate that they are held to."""
-    other = VISION if model == LANGUAGE else LANGUAGE
-    apart: list[Switch] = []
-    await switch(held, model)
-    for _ in range(times):
-        await switch(held, other)
-        apart.append(await switch(held, model))
+async def _switches(held: Held, model: str, apart: Sequence[Switch], inside: Sequence[Switch]) -> Row:
+    """Switches to ``model`` by themselves, those ``inside`` the rounds, and the rate that they are held to."""
     loads = [await full_load(held, model) for _ in range(LOADS)]
     rate = _percentile([each.moved / each.seconds for each in loads], 50)
     seconds, moved = _percentile([each.seconds for each in apart], 50), _percentile([each.moved for each in apart], 50)

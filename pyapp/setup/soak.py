@@ -7,8 +7,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from playwright.async_api import Browser, Route, async_playwright
 from playwright.async_api import Error as BrowserError
-from playwright.async_api import Route, async_playwright
 
 from .browser import ensure_chromium, flags
 from .failure import SetupError
@@ -61,25 +61,31 @@ def client_options(options: argparse.Namespace) -> dict[str, Any]:
     return {**made, "rebuildsPerHour": REBUILDS} if options.losses else made
 
 
-async def _soak(options: argparse.Namespace, root: Path, url: str) -> list[Check]:
+async def put_through(browser: Browser, url: str, options: argparse.Namespace, root: Path) -> list[Check]:
+    """The soak in a page of ``browser``, which must have been started with ``FORGIVING``, of the site at ``url``."""
+
     async def model(route: Route) -> None:
         await route.fulfill(path=root / TINY, content_type="application/octet-stream")
 
+    page = await browser.new_page()
+    page.set_default_timeout(600_000)
+    page.on("pageerror", lambda error: print(f"  page error: {error}", flush=True))
+    await page.route(f"**{MODEL_ADDRESS}", model)
+    await Soak.count_buffers(page)
+    await page.goto(f"{url}/style.css")
+    session = await browser.new_browser_cdp_session()
+
+    async def crash() -> None:
+        await session.send("Browser.crashGpuProcess")
+
+    return await Soak(page, client_options(options), plan_of(options), crash).run()
+
+
+async def _soak(options: argparse.Namespace, root: Path, url: str) -> list[Check]:
     async with async_playwright() as playwright:
         arguments = [*flags(options.adapter), *FORGIVING]
         browser = await playwright.chromium.launch(executable_path=ensure_chromium(), args=arguments)
         try:
-            page = await browser.new_page()
-            page.set_default_timeout(600_000)
-            page.on("pageerror", lambda error: print(f"  page error: {error}", flush=True))
-            await page.route(f"**{MODEL_ADDRESS}", model)
-            await Soak.count_buffers(page)
-            await page.goto(f"{url}/style.css")
-            session = await browser.new_browser_cdp_session()
-
-            async def crash() -> None:
-                await session.send("Browser.crashGpuProcess")
-
-            return await Soak(page, client_options(options), plan_of(options), crash).run()
+            return await put_through(browser, url, options, root)
         finally:
             await browser.close()

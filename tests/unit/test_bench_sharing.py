@@ -199,6 +199,11 @@ async def test_every_setup_has_its_row(world: World) -> None:
     assert all(engine.closed for engine in world.made)
 
 
+async def test_rounds_end_early_but_not_before_the_first(world: World) -> None:
+    rows = (await world.rows(budgets="tight", rounds="1000", seconds="1", tokens="1"))[1:]
+    assert 1 < rows[0]["rounds"] < 500  # of 20 ms each
+
+
 async def test_what_cannot_be_held_is_refused_with_figures(world: World) -> None:
     rows = (await world.rows(pool="20", budgets="held,tight"))[1:]
     assert rows[0]["refused"].startswith("Held for good, the models take ")
