@@ -13,6 +13,7 @@ from weakref import WeakSet
 
 from pyapp.door import events
 from pyapp.door.device import Device
+from pyapp.door.device_side import DeviceSide
 from pyapp.door.events import Event
 from pyapp.door.generation import Generation, Signal
 from pyapp.door.inspection import Inspect
@@ -27,7 +28,7 @@ from pyapp.door.options import (
     well_formed,
 )
 from pyapp.door.photo import describe_photo
-from pyapp.door.services import Progress, Services, browser_services
+from pyapp.door.services import Services, browser_services
 from pyapp.errors import Closed
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
 from pyapp.text.prompts import build_messages
@@ -36,11 +37,18 @@ from pyapp.text.prompts import build_messages
 class Client:
     """See ``create``. Calls made at the same time queue: texts in their order, photos in theirs."""
 
-    def __init__(self, options: ClientOptions, services: Services, base: str, report: Progress, spell: Spell) -> None:
+    def __init__(self, options: ClientOptions, services: Services, device: Device, spell: Spell) -> None:
         self._spell = spell
-        self._device = Device(options, services, base, report)
+        self._device = device
         self._cloud = None if options.cloud is None else services.cloud_side(options.cloud)
-        self._router = Router(options.mode, self._device.side, self._cloud, self._device.fail)
+        self._router = Router(
+            options.mode,
+            device.side,
+            self._cloud,
+            patient_device=DeviceSide(device, patient=True),
+            device_returns=device.returns,
+            cloud_first=device.prefers_cloud,
+        )
         self._writing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._running: WeakSet[Generation] = WeakSet()
@@ -57,6 +65,7 @@ class Client:
         *,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
         base: str = "/",
+        page: str = "",
         services: Services | None = None,
         spell: Spell = snake,
         **options: Any,
@@ -65,10 +74,16 @@ class Client:
 
         ``options``: ``model`` ("smollm2-135m", or the URL of a .gguf file), ``vision`` ("efficientnet-lite0" or None),
         ``mode`` ("prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"), ``pool_mib`` (900),
-        ``cloud`` ("/api/ai/cloud-stream", or None), ``adapter`` ("auto", "software", "none").
-        ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address.
+        ``cloud`` ("/api/ai/cloud-stream", or None), ``adapter`` ("auto", "software", "none"), ``rebuilds_per_hour`` (6:
+        how often a lost GPU is made ready again; 0: never), ``cloud_below`` (0.7: with room for a smaller share of the
+        language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
+        its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
+        the GPU's, in bytes).
+        ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address, ``page`` the name under
+        which other tabs that wait for the GPU hear of this one.
 
-        Raises: BadArgument; with ``only_on_device`` also the error that kept the device from working.
+        Raises: BadArgument; with ``only_on_device`` also the error that kept the device from working, and Busy where
+        another tab has kept the GPU for a minute.
         """
         checked = ClientOptions.checked(options, spell)
 
@@ -76,14 +91,20 @@ class Client:
             if on_progress is not None:
                 on_progress({"stage": stage, "loaded": loaded, "total": total})
 
-        client = cls(checked, services or browser_services(), base, report, spell)
-        await client._device.check_names(spell)
-        await client._device.open()
-        return client
+        services = services or browser_services()
+        device = Device(checked, services, base, report, page)
+        try:
+            await device.site.check_names(spell)
+            await device.open()
+        except BaseException:
+            await device.close()
+            raise
+        return cls(checked, services, device, spell)
 
     @property
     def status(self) -> dict[str, Any]:
-        """A snapshot: ``{tier, adapter, software, source, reason, pool}``, pool in bytes or None.
+        """A snapshot: ``{tier, adapter, software, source, reason, pool, decisions}``, pool in bytes or None,
+        decisions as in ``pyapp.door.decisions``.
 
         ``source`` is the side that the next text comes from: "device" or "cloud".
         """

@@ -4,7 +4,7 @@ A message is a line of JSON and, where there is one, an attachment that JSON can
 
 In, and what comes of each:
 
-    {op: "open", id, options, base}              {re: id, value: status} or {re: id, error: {code, message, details}}
+    {op: "open", id, options, base, page}        {re: id, value: status} or {re: id, error: {code, message, details}}
     {op: "call", id, method, args} + attachment  {re: id, value} + attachment, or {re: id, error}
     {op: "generate", id, request, aborted}       {re: id, event} ..., then {re: id, end: true} or {re: id, error}
     {op: "cancel", id}                           ends that generate as an abort
@@ -63,7 +63,7 @@ class Door:
         ident = message["id"]
         match message["op"]:
             case "open":
-                self._run(ident, self._create(message["options"], message["base"]))
+                self._run(ident, self._create(message["options"], message["base"], message.get("page", "")))
             case "call":
                 self._run(ident, self._call(message["method"], message["args"], attachment))
             case "generate":
@@ -102,10 +102,11 @@ class Door:
         except Exception as error:
             self._send(re=ident, error=_error(error))
 
-    async def _create(self, options: Mapping[str, Any], base: str) -> dict[str, Any]:
+    async def _create(self, options: Mapping[str, Any], base: str, page: str) -> dict[str, Any]:
         self._client = await Client.create(
             on_progress=self._progress,
             base=base,
+            page=page,
             services=self._services,
             spell=camel,
             **_python_names(options, OPTION_NAMES, "createClient"),
@@ -183,7 +184,9 @@ def _error(error: Exception) -> dict[str, Any]:
     log.exception("a call failed in a way nobody foresaw", exc_info=error)
     said = f"{type(error).__name__}: {error}"
     return {
-        "code": "bad_argument",
+        # No public code means a fault of our own. The caller did nothing wrong (bad_argument); this side broke down at
+        # work, and what helps is what helps against a lost device: to try again, or to go without it.
+        "code": "device_lost",
         "message": f"The call failed inside Tandem ({said}).",
         "details": {"internal": said},
     }

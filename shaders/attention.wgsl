@@ -9,12 +9,23 @@ diagnostic(off, subgroup_uniformity);
 //#include "state.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> q: array<vec4f>;
+//#if HALF_CACHE
+@group(0) @binding(1) var<storage, read_write> kv: array<vec4u>;
+//#else
 @group(0) @binding(1) var<storage, read_write> kv: array<vec4f>;
+//#endif
 @group(0) @binding(2) var<storage, read_write> y: array<vec4f>;
 @group(0) @binding(3) var<uniform> state: State;
 
 const D4 = ${D // 4}u;
+//#if HALF_CACHE
+const D8 = ${D // 8}u;
+const KV8 = ${KV_HEADS * D // 8}u;
+
+//#include "half_cache.wgsl"
+//#else
 const KV4 = ${KV_HEADS * D // 4}u;
+//#endif
 
 @compute @workgroup_size(${WG})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) local: u32) {
@@ -47,19 +58,36 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     var top = -3e38;
     var total = 0.0;
     for (var p = begin + lane; p < end; p += ${LANES}u) {
+//#if HALF_CACHE
+        let at = p * 2u * KV8 + kv_head * D8;
+        var score = 0.0;
+//#for i in D // 8
+        let k${i} = kv[at + ${i}u];
+        score += dot(q${2 * i}, from_halves(k${i}.xy)) + dot(q${2 * i + 1}, from_halves(k${i}.zw));
+//#endfor
+//#else
         let at = p * ${2}u * KV4 + kv_head * D4;
         var score = 0.0;
 //#for i in D // 4
         score += dot(q${i}, kv[at + ${i}u]);
 //#endfor
+//#endif
         let next = max(top, score);
         let keep = exp(top - next);
         let weight = exp(score - next);
         top = next;
         total = total * keep + weight;
+//#if HALF_CACHE
+//#for i in D // 8
+        let value${i} = kv[at + KV8 + ${i}u];
+        v${2 * i} = v${2 * i} * keep + weight * from_halves(value${i}.xy);
+        v${2 * i + 1} = v${2 * i + 1} * keep + weight * from_halves(value${i}.zw);
+//#endfor
+//#else
 //#for i in D // 4
         v${i} = v${i} * keep + weight * kv[at + KV4 + ${i}u];
 //#endfor
+//#endif
     }
 
 //#if LANES > 1

@@ -12,8 +12,12 @@
             } else if (row < N) {
                 let out = select(pair, turned, row < ${Q_ROWS + KV_ROWS}u);
                 let at = position * ${2 * KV_ROWS}u + row - ${Q_ROWS}u;
+//#if HALF_CACHE
+                kv[at / 2u] = to_halves(out);
+//#else
                 kv[at] = out.x;
                 kv[at + 1u] = out.y;
+//#endif
             }
         }
 //#endfor

@@ -26,7 +26,11 @@ diagnostic(off, subgroup_uniformity);
 @group(0) @binding(6) var<storage, read> bias: array<f32>;
 //#endif
 //#if EPILOGUE == "rope_cache"
+//#if HALF_CACHE
+@group(0) @binding(7) var<storage, read_write> kv: array<u32>;
+//#else
 @group(0) @binding(7) var<storage, read_write> kv: array<f32>;
+//#endif
 @group(0) @binding(8) var<storage, read_write> rope: array<vec2f>;
 //#endif
 
@@ -35,6 +39,10 @@ const NB = ${K // 32}u; // blocks of 32 columns
 const STRIDE = ${STRIDE}u;  // floats from one token's y to the next's
 
 //#include "block.wgsl"
+//#if HALF_CACHE
+
+//#include "half_cache.wgsl"
+//#endif
 
 //#if PROLOGUE == "attention_merge"
 //#include "attention_partials.wgsl"

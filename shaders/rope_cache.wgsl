@@ -5,7 +5,11 @@
 @group(0) @binding(0) var<storage, read_write> qkv: array<f32>;
 @group(0) @binding(1) var<storage, read_write> y: array<f32>;
 @group(0) @binding(2) var<uniform> state: State;
+//#if HALF_CACHE
+@group(0) @binding(3) var<storage, read_write> kv: array<u32>;
+//#else
 @group(0) @binding(3) var<storage, read_write> kv: array<f32>;
+//#endif
 @group(0) @binding(4) var<storage, read_write> rope: array<vec2f>;
 //#if NORM
 @group(0) @binding(5) var<storage, read> q_gain: array<f32>;
@@ -15,6 +19,10 @@
 const HEADS = ${HEADS}u;
 const KV_HEADS = ${KV_HEADS}u;
 const D = ${D}u;
+//#if HALF_CACHE
+
+//#include "half_cache.wgsl"
+//#endif
 
 @compute @workgroup_size(${WG})
 fn main(@builtin(global_invocation_id) global: vec3u) {
@@ -30,9 +38,15 @@ fn main(@builtin(global_invocation_id) global: vec3u) {
     let qkv_at = (t * (HEADS + 2u * KV_HEADS) + head) * D;
     let kv_at = position * 2u * KV_HEADS * D + (head - HEADS) * D;
     if (head >= HEADS + KV_HEADS) {
+//#if HALF_CACHE
+        for (var i = 0u; i < D; i += 2u) {
+            kv[(kv_at + i) / 2u] = to_halves(vec2f(qkv[qkv_at + i], qkv[qkv_at + i + 1u]));
+        }
+//#else
         for (var i = 0u; i < D; i++) {
             kv[kv_at + i] = qkv[qkv_at + i];
         }
+//#endif
         return;
     }
     var factor = 1.0;
@@ -58,8 +72,12 @@ fn main(@builtin(global_invocation_id) global: vec3u) {
             y[(t * HEADS + head) * D + i] = turned.x;
             y[(t * HEADS + head) * D + i + 1u] = turned.y;
         } else {
+//#if HALF_CACHE
+            kv[(kv_at + i) / 2u] = to_halves(turned);
+//#else
             kv[kv_at + i] = turned.x;
             kv[kv_at + i + 1u] = turned.y;
+//#endif
         }
     }
 }

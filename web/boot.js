@@ -4,7 +4,7 @@
 export const here = new URL("./", self.location.href).href;
 
 /** The modules that Python imports by these names. */
-const HELPERS = { tandem_replay: "replay.mjs", tandem_opfs: "opfs.mjs" };
+const HELPERS = { tandem_replay: "replay.mjs", tandem_opfs: "opfs.mjs", tandem_tabs: "tabs.mjs" };
 
 /** Counts the bytes of every body that is fetched while `work` runs; `tell(loaded)` hears of them now and then. */
 async function counting(tell, work) {

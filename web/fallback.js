@@ -20,7 +20,8 @@ export class Fallback {
   }
 
   status(death) {
-    return { tier: "unsupported", adapter: null, software: false, source: "cloud", reason: death.message, pool: null };
+    const none = { adapter: null, software: false, pool: null, decisions: [] };
+    return { tier: "unsupported", source: "cloud", reason: death.message, ...none };
   }
 
   /** The error for everything that needs Python. */

@@ -45,6 +45,7 @@ async def prepare(wheel: str, base: str) -> None:
     # The engine's helpers in JavaScript, under the names that web/worker.js gives them too.
     sys.modules["tandem_replay"] = js_modules.tandem_replay
     sys.modules["tandem_opfs"] = js_modules.tandem_opfs
+    sys.modules["tandem_tabs"] = js_modules.tandem_tabs
     names["base"] = base
 
 

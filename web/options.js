@@ -8,16 +8,36 @@ const isName = (value) => typeof value === "string" && NAME.test(value);
 const isModelFile = (value) => typeof value === "string" && /^[^?#]*\.gguf([?#].*)?$/is.test(value);
 const oneOf = (...names) => [(value) => names.includes(value), `one of ${names.join(", ")}`];
 
+const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
+const whole = (low, high) => [(value) => isWhole(value, low, high), `a whole number from ${low} to ${high}`];
+const number = (low, high) => [
+  (value) => typeof value === "number" && value >= low && value <= high,
+  `a number from ${low} to ${high}`,
+];
+const LIMITS = ["maxBufferSize", "maxStorageBufferBindingSize"];
+const LEAST_LIMIT = 2 ** 20;
+const isLimits = (value) =>
+  typeof value === "object" &&
+  !Array.isArray(value) &&
+  Object.entries(value).every(([name, size]) => LIMITS.includes(name) && isWhole(size, LEAST_LIMIT, 2 ** 53 - 1));
+
 const RULES = {
   model: [(value) => isName(value) || isModelFile(value), "the name of a model of this site, or the URL of a .gguf file"],
   vision: [(value) => value === null || isName(value), "the name of a vision model of this site, or null"],
   mode: oneOf("prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"),
-  poolMiB: [(value) => Number.isInteger(value) && value >= 1 && value <= 65536, "a whole number from 1 to 65536"],
+  poolMiB: whole(1, 65536),
   cloud: [
     (value) => value === null || (typeof value === "string" && value.trim() !== ""),
     "the URL of the gateway's stream, or null",
   ],
   adapter: oneOf("auto", "software", "none"),
+  rebuildsPerHour: whole(0, 1000),
+  cloudBelow: number(0, 1),
+  streamBelow: number(1, 2),
+  limits: [
+    (value) => value === null || isLimits(value),
+    `null, or an object with ${LIMITS.join(" and ")} in bytes, whole numbers from ${LEAST_LIMIT}`,
+  ],
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

@@ -6,8 +6,11 @@
  * @typedef {{index: number, name: string, p: number}} Label
  * @typedef {{labels: Label[], source: "device" | "cpu", width: number, height: number}} Description
  * @typedef {{name: string, bytes: number, resident: number}} Tenant
+ * @typedef {{when: number, model: string, need: number, room: number, action: "resident" | "stream" | "cloud"}} Decision
+ *   `when` in ms since 1970; bytes that the model's weights need, and that they have room for; what was done about it
  * @typedef {{tier: string | null, adapter: string | null, software: boolean, source: "device" | "cloud",
- *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}}} Status
+ *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}, decisions: Decision[]}} Status
+ *   `decisions`: the last 32, newest last
  * @typedef {{type: "text", text: string, source: "device" | "cloud"}
  *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
  *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
@@ -29,15 +32,23 @@ export { TandemError };
 const PICTURE = 224 * 224 * 3;
 
 /**
- * Opens a client. Resolves when `generate` can answer, from the cloud too.
+ * Opens a client. Resolves when `generate` can answer, from the cloud too; with `only_on_device` once this tab has the
+ * GPU: the tabs of one site take turns at it.
  *
  * @param {{model?: string, vision?: string | null,
  *   mode?: "prefer_on_device" | "only_on_device" | "prefer_in_cloud" | "only_in_cloud", poolMiB?: number,
  *   cloud?: string | null, adapter?: "auto" | "software" | "none",
+ *   rebuildsPerHour?: number, cloudBelow?: number, streamBelow?: number,
+ *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number},
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
+ *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
+ *   `cloudBelow` (0.7): with room for a smaller share of the language model, `prefer_on_device` asks the cloud first.
+ *   `streamBelow` (1): with room for a smaller share, its weights are streamed.
+ *   `limits` (null): lower limits than the GPU's, in bytes.
  * @returns {Promise<Client>}
- * @throws {TandemError} for bad arguments, or for `only_on_device` without a device
+ * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
+ *   the GPU for a minute
  */
 export async function createClient(options = {}) {
   const page = globalThis.document?.baseURI ?? globalThis.location.href;
@@ -45,7 +56,8 @@ export async function createClient(options = {}) {
   const link = new WorkerLink(onProgress);
   const fallback = new Fallback(wishes, page);
   try {
-    link.status = await link.call("open", { options: wishes, base: new URL("./", import.meta.url).href });
+    const base = new URL("./", import.meta.url).href;
+    link.status = await link.call("open", { options: wishes, base, page: globalThis.document?.title ?? "" });
   } catch (error) {
     if (error !== link.death) {
       link.end();

@@ -2,6 +2,7 @@
 
 A graph says what is computed, not how: passes (``passes.py``) fuse it, ``memory.py`` gives its activations their
 places, ``lowering.py`` picks kernels. ``reference.py`` runs it in NumPy, fused or not, and is the tests' oracle.
+A KV cache may be float16: what is written is rounded to it, the nearest even on a tie.
 
 Operations (inputs → outputs; T = tokens or pixels, all float32 unless said):
 
@@ -35,6 +36,9 @@ from math import prod
 from typing import Any, Literal
 
 Kind = Literal["activation", "weight", "cache", "input", "output", "state"]
+CacheDtype = Literal["f32", "f16"]
+"""How a KV cache holds its values; what is computed with them is float32 either way."""
+DTYPE_BYTES = {"f32": 4, "u32": 4, "f16": 2, "u8": 1}
 
 
 @dataclass(frozen=True)
@@ -46,16 +50,16 @@ class Tensor:
     name: str
     shape: tuple[int, ...]
     kind: Kind = "activation"
-    dtype: Literal["f32", "u32", "u8"] = "f32"
+    dtype: Literal["f32", "u32", "f16", "u8"] = "f32"
     fmt: str = "f32"
-    """A weight's kernel format: q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
+    """A weight's kernel format: s4, q4, g4, q8, g8, f16, bf16 or f32 (``weights/packing.py``)."""
     pieces: tuple[tuple[int, int], ...] = ()
     """(first row, rows) of the runs of a weight's rows that lie together in memory; empty: all of them do."""
 
     @property
     def nbytes(self) -> int:
         """Bytes of an activation, cache, input or output (a weight's size is its layout's business)."""
-        return prod(self.shape) * (1 if self.dtype == "u8" else 4)
+        return prod(self.shape) * DTYPE_BYTES[self.dtype]
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ from math import ceil, gcd
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Dispatch, Shader
-from .graph import Graph, Op, Tensor
+from .graph import DTYPE_BYTES, Graph, Op, Tensor
 
 WORKGROUP = 64
 TOKEN_TILE = 4
 MIN_SPLIT = 64
-SCALE_BYTES = {"q4": 4, "g4": 8, "q8": 2, "g8": 16}
-QUANT_BYTES = {"q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
+SCALE_BYTES = {"s4": 2, "q4": 4, "g4": 8, "q8": 2, "g8": 16}
+QUANT_BYTES = {"s4": 16, "q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
 
 
 def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
@@ -85,6 +85,16 @@ def _weight_bindings(tensor: Tensor, first: int, rows: int) -> list[Binding]:
     return bindings
 
 
+def _half_cache(op: Op, graph: Graph) -> bool:
+    """Whether the KV cache that an operation reads or writes, if any, is float16."""
+    return "kv" in op.inputs and graph.tensors[op.inputs["kv"]].dtype == "f16"
+
+
+def _cache_bytes(op: Op, graph: Graph) -> int:
+    """Bytes of one cached value."""
+    return DTYPE_BYTES[graph.tensors[op.inputs["kv"]].dtype]
+
+
 def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     weight = graph.tensors[op.inputs["weight"]]
     n_all, k = weight.shape
@@ -125,6 +135,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
             KV_ROWS=op.attrs.get("kv_rows", 0),
             SPLITS=op.attrs.get("splits", 0),
             MIN_SPLIT=MIN_SPLIT,
+            HALF_CACHE=_half_cache(op, graph),
         )
         bindings = [
             *_weight_bindings(weight, first, n),
@@ -139,6 +150,9 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
         if epilogue == "rope_cache":
             bindings.append(Binding(7, op.inputs["kv"], "read_write"))
             bindings.append(Binding(8, op.inputs["rope"], "read_write"))
+        written = tokens * 4 * n
+        if epilogue == "rope_cache":
+            written -= tokens * 2 * op.attrs["kv_rows"] * (4 - _cache_bytes(op, graph))
         per_group = workgroup // lanes * rows
         out.append(
             Dispatch(
@@ -146,7 +160,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
                 shader,
                 tuple(bindings),
                 (ceil(n / per_group), ceil(tokens / tile), 1),
-                bytes=weight_bytes(weight, n) + tokens * 4 * (k + n),
+                bytes=weight_bytes(weight, n) + tokens * 4 * k + written,
                 flops=2 * tokens * n * k,
                 per_tile=tokens > 1,
             )
@@ -199,6 +213,7 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
         LANES=lanes,
         LOG_LANES=lanes.bit_length() - 1,
         WG=WORKGROUP,
+        HALF_CACHE=_half_cache(op, graph),
     )
     bindings = (
         Binding(0, op.inputs["q"], "read_write"),
@@ -213,7 +228,7 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
             shader,
             bindings,
             (ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1),
-            bytes=context * 2 * kv_heads * d * 4 + tokens * heads * d * 8,
+            bytes=context * 2 * kv_heads * d * _cache_bytes(op, graph) + tokens * heads * d * 8,
             flops=4 * tokens * context * heads * d,
             per_tile=tokens > 1,
         )
@@ -255,7 +270,14 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
     tokens, width = graph.tensors[op.inputs["qkv"]].shape
     norm = "q_gain" in op.inputs
     shader = Shader.of(
-        "rope_cache", HEADS=heads, KV_HEADS=kv_heads, D=d, NORM=norm, EPS=float(op.attrs.get("eps", 0.0)), WG=WORKGROUP
+        "rope_cache",
+        HEADS=heads,
+        KV_HEADS=kv_heads,
+        D=d,
+        NORM=norm,
+        EPS=float(op.attrs.get("eps", 0.0)),
+        WG=WORKGROUP,
+        HALF_CACHE=_half_cache(op, graph),
     )
     bindings = [
         Binding(0, op.inputs["qkv"], "read_write"),
@@ -276,7 +298,7 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
             shader,
             tuple(bindings),
             groups,
-            bytes=tokens * width * 8,
+            bytes=tokens * (width * 4 + heads * d * 4 + 2 * kv_heads * d * _cache_bytes(op, graph)),
             flops=tokens * width * 3,
             per_tile=tokens > 1,
         )

@@ -53,7 +53,7 @@ def run(
 ) -> dict[str, Array]:
     """Runs ``graph``; returns the values of its tensors by name.
 
-    inputs: arrays of the graph's ``input`` and ``cache`` tensors; caches are written in place.
+    inputs: arrays of the graph's ``input`` and ``cache`` tensors, in their dtypes; caches are written in place.
     weights: gives a weight by name, in the graph's shape, as float32.
     state: position, counts and sampling of a decoder's step; ``sample`` writes it in place. Rows past ``state.count``
         are left out: an activation [T, …] comes back with ``count`` rows.

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from .reference import Run
 
 Float = NDArray[np.float32]
+HALF_MAX = 65504.0
+"""The largest float16: a float16 cache keeps what lies beyond it there."""
 
 
 @dataclass
@@ -128,6 +130,8 @@ def turn_and_store(run: Run, op: Op, qkv: Float, heads: int, kv_heads: int, d: i
     if not run.state.stop:
         cache: Any = run.need(op, "kv")
         stored = np.concatenate([turned(k, turns), v], axis=1)
+        if cache.dtype == np.float16:
+            stored = stored.clip(-HALF_MAX, HALF_MAX)
         cache[first : first + tokens] = stored.reshape(tokens, -1)
     return turned(q, turns).reshape(tokens, heads * d)
 
@@ -154,7 +158,7 @@ def attention(run: Run, op: Op) -> Float:
     cache: Any = run.need(op, "kv")
     tokens = len(q)
     q = q.reshape(tokens, heads, d) * np.float32(d**-0.5)
-    cache = cache.reshape(len(cache), 2, kv_heads, d)
+    cache = cache.astype(np.float32).reshape(len(cache), 2, kv_heads, d)
     out = np.zeros((tokens, heads, splits, d + 4), np.float32)
     for t in range(tokens):
         n = run.state.position + t + 1

@@ -1,255 +1,407 @@
-"""The device as the client sees it: opened once, given up at its first failure, and then a reason why not."""
+"""The device as the client sees it: opened when needed, rebuilt when lost, handed on when another tab waits."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Literal
 
+from pyapp.door import tabs
+from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
-from pyapp.door.options import ClientOptions, Spell, is_url
-from pyapp.door.services import Progress, Services, SiteError
-from pyapp.errors import BadArgument, BadModel, BadWeights, DeviceLost, NoDevice, TandemError
+from pyapp.door.opening import Opener, close_engine
+from pyapp.door.options import ClientOptions
+from pyapp.door.rebuilds import Rebuilds
+from pyapp.door.services import Progress, Services
+from pyapp.door.site import Site
+from pyapp.errors import (
+    BadArgument,
+    BadImage,
+    BadWeights,
+    Busy,
+    Closed,
+    ContextFull,
+    DeviceLost,
+    NoDevice,
+    TandemError,
+)
+from pyapp.routing.router import named
 
 log = logging.getLogger(__name__)
 
-MIB = 1 << 20
+Which = Literal["language", "vision"]
+State = Literal["unopened", "ready", "lost", "elsewhere", "never"]
+"""``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``never``: given up."""
+
+HARMLESS = (BadArgument, BadImage, ContextFull, Closed, Busy)
+"""Errors of one call, which say nothing against the device: the request was wrong, or waited too long for its turn."""
+
+
+def is_curable(error: TandemError) -> bool:
+    """Whether a new engine may do better than the one that failed at work with ``error``.
+
+    A lost GPU does, and so do weights that were damaged where they are kept, which are made again. Memory that ran out
+    runs out again with the same budget, and a fault of our own repeats itself. An exception of the browser that nobody
+    foresaw mostly comes of a GPU that is going away.
+    """
+    if isinstance(error, DeviceLost):
+        return str(error.details.get("cause", "JsException")).startswith("JsException")
+    return isinstance(error, BadWeights) and bool(error.details.get("repack"))
 
 
 class Device:
-    """Probe, store and engine behind one question: is there somebody here who can answer?
+    """Who wants to work here asks ``using``, which opens, waits and, when the work fails, draws the consequences.
 
-    ``absent`` is None while the device works or has not been tried yet, and else the error that says why not.
+    ``page`` is the name by which other tabs hear of this one.
     """
 
-    def __init__(self, options: ClientOptions, services: Services, base: str, progress: Progress) -> None:
+    def __init__(
+        self, options: ClientOptions, services: Services, base: str, progress: Progress, page: str = ""
+    ) -> None:
         self.options = options
         self.services = services
-        self.absent: TandemError | None = None
-        self._base = base if base.endswith("/") else base + "/"
-        self._progress = progress
+        self.site = Site(options, services, base, progress)
+        self.on_change: Callable[[], None] = lambda: None
+        """Hears of a device that comes or goes."""
+        self._opener = Opener(options, services, self.site, progress, self._check_open)
+        self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
+        self._decisions = Decisions(options.cloud_below)
+        self._turn = tabs.Turn(services.tab_lock, page, self._hand_on, services.clock)
+        self._state: State = "unopened"
+        self._reason: TandemError | None = None
+        self._trouble: TandemError | None = None
+        """Why an engine that is there has no language model."""
         self._engine: Any = None
         self._has_vision = False
-        self._probe: Any = None
-        self._opening = asyncio.Lock()
-        self._vision: Any = None
-        self._cpu: Any = None
-        self._classes: list[str] | None = None
+        self._was_ready = False
+        self._flight: asyncio.Task[None] | None = None
+        """The one attempt to make the device ready; everybody who wants it waits for the same."""
+        self._queued = asyncio.Event()
+        """Set while the flight waits for another tab."""
+        self._late = False
+        """Whether the flight had to wait for another tab: who cannot wait need not wait for the rest either."""
+        self._waiting = 0
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
-        self.on_change: Callable[[], None] = lambda: None
-        """Hears of a device that comes or goes."""
         if options.mode == "only_in_cloud":
-            self.absent = NoDevice("The device is not used: the mode is only_in_cloud.")
+            self._give_up(NoDevice("The device is not used: the mode is only_in_cloud."))
         elif options.adapter == "none":
-            self.absent = NoDevice("The device is not used: the adapter asked for is none.")
+            self._give_up(NoDevice("The device is not used: the adapter asked for is none."))
+
+    # -- what is known of it -------------------------------------------------------------------------------------------
+
+    @property
+    def absent(self) -> TandemError | None:
+        """Why no text can come from here now; None while the device works or has not been tried yet."""
+        if self._state == "lost":
+            return self._lost()
+        if self._queued.is_set():
+            return self._turn.busy()  # by now the holder may have said who it is
+        return self._reason or self._trouble
 
     @property
     def usable(self) -> bool:
         """Whether the next text can come from here, as far as is known."""
         return self.absent is None
 
-    def model_url(self, model: str) -> str:
-        return model if is_url(model) else f"{self._base}models/{model}/manifest.json"
+    def returns(self) -> bool:
+        """Whether waiting for the device makes sense."""
+        if self._state == "lost":
+            return self._flying() or self._rebuilds.refusal() is None
+        return self._state != "never" and self._trouble is None
 
-    async def check_names(self, spell: Spell) -> None:
-        """Raises: BadArgument for a model that this site does not have, with the names of those it has."""
-        names = {"model": self.options.model, "vision": self.options.vision}
-        wanted = {argument: name for argument, name in names.items() if name is not None and not is_url(name)}
-        if not wanted:
-            return
-        try:
-            listed = (await self.services.fetch_json(f"{self._base}models/index.json"))["models"]
-            here = [(entry["name"], entry["kind"]) for entry in listed]
-        except (SiteError, KeyError, TypeError) as error:
-            log.warning("the site's list of models cannot be read: %s", error)
-            return  # whether the model is there shows when it is fetched
-        for argument, name in wanted.items():
-            kind = "vision" if argument == "vision" else "language"
-            if (name, kind) not in here:
-                there = [other for other, its_kind in here if its_kind == kind]
-                raise BadArgument(
-                    f"{spell(argument)} must be one of {', '.join(there) or 'none'} on this site; it was {name!r}.",
-                    argument=argument,
-                    allowed=there,
-                )
+    def prefers_cloud(self) -> bool:
+        """Whether the device has so little room that ``prefer_on_device`` asks the cloud first."""
+        return self._decisions.why_cloud is not None
+
+    def status(self) -> dict[str, Any]:
+        """``Client.status`` but for the source."""
+        probe = self._opener.probe
+        return {
+            "tier": getattr(probe, "tier", None) or ("unsupported" if self._state == "never" else None),
+            "adapter": getattr(probe, "adapter", None) or None,
+            "software": bool(getattr(probe, "software", False)),
+            "reason": self._said(),
+            "pool": None if self._engine is None else self._engine.pool_status(),
+            "decisions": self._decisions.listed(),
+        }
+
+    def _said(self) -> str:
+        if self.absent is not None:
+            return self.absent.message
+        if self._engine is None:
+            return "The cloud is asked first, as the mode says; the device is made ready when the cloud fails."
+        kind = "a software adapter, as asked" if self._opener.probe.software else "this device's GPU"
+        return self._decisions.why_cloud or f"The model runs on {kind} ({self._opener.probe.adapter})."
+
+    def _lost(self) -> DeviceLost:
+        assert self._reason is not None
+        said = self._reason.message.rstrip(".")
+        if self._flying():
+            return DeviceLost(f"{said}; the device is being made ready again.")
+        refusal = self._rebuilds.refusal()
+        rest = f"the device is not made ready again now: {refusal}" if refusal else "the next text makes it ready again"
+        return DeviceLost(f"{said}; {rest}.", **self._reason.details)
+
+    # -- using it ------------------------------------------------------------------------------------------------------
 
     async def open(self) -> None:
         """What ``create`` waits for. Raises: with ``only_on_device``, the reason why there is no device."""
         if self.options.mode == "prefer_in_cloud" and self.options.cloud is not None:
             return  # opened when the cloud fails for the first time
         try:
-            await self.engine()
+            wait = await self.knock()
+            if wait is not None and not self._has_other_side():
+                await self._arrival()
         except TandemError:
             if self.options.mode == "only_on_device":
                 raise
 
     async def side(self) -> DeviceSide:
-        """For the router. Raises: the reason why there is no device."""
-        return DeviceSide(await self.engine())
+        """For the router: answers at once or not at all."""
+        return DeviceSide(self, patient=False)
 
-    async def engine(self) -> Any:
-        """The engine with its language model; opened at the first call. Raises: the reason why there is none."""
-        async with self._opening:
-            if self.absent is None and self._engine is None:
-                try:
-                    await self._open()
-                except TandemError as error:
-                    self._give_up(error)
-                except Exception as error:
-                    log.exception("opening the device failed in a way nobody foresaw")
-                    cause = f"{type(error).__name__}: {error}"
-                    self._give_up(DeviceLost(f"The device failed while it was made ready ({error}).", cause=cause))
-        if self.absent is not None:
-            raise self.absent
-        return self._engine
+    @asynccontextmanager
+    async def holding(self, what: str, which: Which, *, patient: bool) -> AsyncIterator[Any]:
+        """The engine, while it does something (``what``, as the rest of "this tab is ...") with one of its models.
 
-    async def vision_engine(self) -> Any:
-        """The engine with its vision model, None where pictures are for the CPU. Opens nothing."""
-        return self._engine if self._has_vision else None
+        ``patient``: waits for another tab and for a rebuild. Raises: why there is none.
+        """
+        wait = await self.knock(which)
+        if wait is not None:
+            if not patient:
+                raise wait
+            await self._arrival(which)
+        engine = self._engine
+        async with self._turn.working(what):
+            yield engine
 
-    def fail(self, error: TandemError) -> None:
-        """The device failed at work: from now on the cloud writes and the CPU looks."""
-        if self._engine is not None and error is not self.absent:
-            self._give_up(self.absent or error)
+    @asynccontextmanager
+    async def using(self, what: str, which: Which = "language", *, patient: bool) -> AsyncIterator[Any]:
+        """``holding`` for the work that the device is there for: when that fails, the device has failed.
+
+        Raises too: what the work raises, an error that nobody foresaw as DeviceLost.
+        """
+        async with self.holding(what, which, patient=patient) as engine:
+            try:
+                yield engine
+            except HARMLESS:
+                raise
+            except Exception as error:
+                failure = named("device", error)
+                self._failed(engine, failure)
+                if failure is error:
+                    raise
+                raise failure from error
+
+    async def knock(self, which: Which = "language") -> TandemError | None:
+        """Sees to it that the device becomes ready. Returns None once it is; the reason where that may take long.
+
+        Raises: the reason why there is none and none is to come.
+        """
+        await self._turn.offer()
+        if self._engine is not None and self._engine.lost.is_set():
+            self._failed(self._engine, _taken_away())  # before whoever watches for it has woken
+        if self._state != "ready":
+            self._take_off()
+            if self._state == "lost" or self._late:
+                return self.absent
+            assert self._flight is not None
+            queued = asyncio.ensure_future(self._queued.wait())
+            try:
+                await asyncio.wait({self._flight, queued}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                queued.cancel()
+            if self._late and self._flying():
+                return self.absent
+        self._check(which)
+        return None
 
     async def classify(self, pixels: Any) -> tuple[Any, str]:
         """``(logits float32 [classes], "device" | "cpu")`` of ``uint8 [224, 224, 3]``, on whichever there is."""
-        if self._has_vision:
+        # A picture does not open the device, but it brings back one that was open.
+        if self._state != "unopened":
             try:
-                return await self._engine.classify(pixels), "device"
+                async with self.using("looking at a picture", "vision", patient=False) as engine:
+                    return await engine.classify(pixels), "device"
             except BadArgument:
                 raise
-            except Exception as error:
+            except TandemError as error:
                 if self._closed:
                     raise
-                log.exception("the vision model failed on the device; the CPU takes over")
-                lost = DeviceLost(f"The device failed at work ({error}).", cause=f"{type(error).__name__}: {error}")
-                self.fail(error if isinstance(error, TandemError) else lost)
-        stored = await self._vision_model()
-        if self._cpu is None:
-            self._cpu = await self.services.cpu_vision(stored)
-        return self._cpu.classify(pixels), "cpu"
-
-    async def classes(self) -> list[str]:
-        """The names of the vision model's classes. Raises: BadModel, BadWeights where there is no list of them."""
-        if self._classes is None:
-            stored = await self._vision_model()
-            names = await stored.sidecar("classes")
-            if isinstance(names, dict):
-                names = [names[str(index)] for index in range(len(names))]
-            if not isinstance(names, list):
-                raise BadModel(f"The vision model {stored.name} has no list of classes; build the site again.")
-            self._classes = [str(name) for name in names]
-        return self._classes
-
-    def status(self) -> dict[str, Any]:
-        """``Client.status`` but for the source."""
-        probe = self._probe
-        return {
-            "tier": getattr(probe, "tier", None) or ("unsupported" if self.absent else None),
-            "adapter": getattr(probe, "adapter", None) or None,
-            "software": bool(getattr(probe, "software", False)),
-            "reason": self._reason(),
-            "pool": None if self._engine is None else self._engine.pool_status(),
-        }
+                log.info("the CPU looks at the picture: %s", error.message)
+        return await self.site.classify_on_cpu(pixels), "cpu"
 
     async def close(self) -> None:
         """Gives the GPU back; also the one that an opening still under way is about to get."""
         self._closed = True
+        self._let_go()
         self._give_up(NoDevice("The client is closed."))
         if self._closing:
             await asyncio.wait(self._closing)
+        if self._flight is not None and self._queued.is_set():
+            self._flight.cancel()
+            await asyncio.wait([self._flight])
+        if self._flight is not None and self._flying():
+            self._flight.add_done_callback(lambda _: self._turn.close())  # it closes what it opens
+        else:
+            self._turn.close()
 
-    def _reason(self) -> str:
-        if self.absent is not None:
-            return self.absent.message
-        if self._engine is None:
-            return "The cloud is asked first, as the mode says; the device is made ready when the cloud fails."
-        kind = "a software adapter, as asked" if self._probe.software else "this device's GPU"
-        return f"The model runs on {kind} ({self._probe.adapter})."
-
-    async def _open(self) -> None:
-        self._probe = await self.services.probe(self.options.adapter)
-        if not self._probe.usable:
-            said = self._probe.reason.rstrip(".")
-            raise NoDevice(f"The device is not used: {said}.", tier=self._probe.tier, adapter=self._probe.adapter)
-        trouble: TandemError | None = None
-        language = None
+    async def _arrival(self, which: Which = "language") -> None:
+        """Waits for what ``knock`` has begun. Raises: why it came to nothing; Busy when the turn did not come."""
+        flight = self._flight
+        assert flight is not None
+        self._waiting += 1
         try:
-            language = await self.services.ensure_model(self.model_url(self.options.model), self._progress)
-        except (BadModel, BadWeights) as error:
-            if self.options.mode == "only_on_device":
-                raise
-            trouble = error  # the GPU can still look at pictures
-        vision = None
-        if self.options.vision is not None:
-            try:
-                vision = await self._vision_model()
-            except TandemError as error:
-                log.warning("no vision model for now: %s", error.message)  # describe tries again, and says it
-        if language is not None or vision is not None:
-            try:
-                self._engine = await self._create(language, vision)
-            except (BadModel, BadWeights) as error:
-                if language is None or vision is None or self.options.mode == "only_on_device":
-                    raise
-                # A file that is none was found out before the GPU was asked for anything, so it is still to be had.
-                trouble = error
-                try:
-                    self._engine = await self._create(None, vision)
-                except TandemError:
-                    raise error from None
-            self._has_vision = vision is not None
-            self._watcher = asyncio.ensure_future(self._watch(self._engine))
-        if trouble is not None:
-            self.absent = trouble
+            while not flight.done():
+                await asyncio.wait([flight], timeout=tabs.WAIT_SECONDS)
+                if self._queued.is_set():
+                    raise self._turn.busy(tabs.WAIT_SECONDS)
+        finally:
+            self._waiting -= 1
+            if self._queued.is_set() and not self._waiting and not self._has_other_side():
+                flight.cancel()  # nobody wants the turn any more
+        self._check(which)
+
+    def _check(self, which: Which) -> None:
+        """Raises: why the model is not there."""
+        if self._state != "ready":
+            raise self.absent or DeviceLost("The device was given up while it was made ready.")
+        if which == "language" and self._trouble is not None:
+            raise self._trouble
+        if which == "vision" and not self._has_vision:
+            raise NoDevice("No vision model runs on this device; open the client with one.")
+
+    def _has_other_side(self) -> bool:
+        """Whether texts come from the cloud while the device is away, so that waiting for it is background work."""
+        return self.options.mode == "prefer_on_device" and self.options.cloud is not None
+
+    # -- making it ready -----------------------------------------------------------------------------------------------
+
+    def _flying(self) -> bool:
+        return self._flight is not None and not self._flight.done()
+
+    def _take_off(self) -> None:
+        """Begins to make the device ready, unless that is under way. Raises: why not."""
+        if self._flying():
+            return
+        if self._state == "never" or (self._state == "lost" and self._rebuilds.refusal() is not None):
+            assert self.absent is not None
+            raise self.absent
+        if self._state == "lost":
+            self._rebuilds.begin()
+        self._late = False
+        self._flight = asyncio.ensure_future(self._make_ready())
+
+    async def _make_ready(self) -> None:
+        """Takes the turn and opens an engine. Never raises; a failure is kept as the reason."""
+        try:
+            if self._closing:
+                await asyncio.wait(self._closing)
+            await self._take_turn()
+            async with self._turn.working("loading its models"):
+                opened = await self._opener.open()
+        except asyncio.CancelledError:
+            self._turn.give()
+            raise
+        except Exception as error:
+            if not isinstance(error, TandemError):
+                log.exception("opening the device failed in a way nobody foresaw")
+                cause = f"{type(error).__name__}: {error}"
+                error = DeviceLost(f"The device failed while it was made ready ({error}).", cause=cause)
+            self._missed(error)
+            return
+        if opened.engine is None:
+            self._missed(opened.trouble or NoDevice("There is no model to run on this device."))
+            return
+        self._engine, self._has_vision, self._trouble = opened.engine, opened.has_vision, opened.trouble
+        self._state, self._reason, self._was_ready = "ready", None, True
+        self._rebuilds.succeeded()
+        self._decisions.begin(self._engine, has_cloud=self._has_other_side() and self._trouble is None)
+        self._watcher = asyncio.ensure_future(self._watch(self._engine))
         self.on_change()
 
-    async def _create(self, language: Any, vision: Any) -> Any:
-        wishes = {"budget": self.options.pool_mib * MIB, "language": language, "vision": vision}
+    async def _take_turn(self) -> None:
+        if await self._turn.take_now():
+            return
+        self._state, self._reason, self._late = "elsewhere", self._turn.busy(), True
+        self._queued.set()
+        self.on_change()
         try:
-            engine = await self.services.create_engine(adapter=self._probe, progress=self._progress, **wishes)
-        except BadWeights as error:
-            if not error.details.get("repack"):
-                raise
-            # What an earlier visit had packed was damaged, and is deleted: made anew, on an adapter not yet used.
-            log.warning("the stored weights are made again: %s", error.message)
-            self._probe = await self.services.probe(self.options.adapter)
-            engine = await self.services.create_engine(adapter=self._probe, progress=self._progress, **wishes)
-        if self._closed:
-            await _close(engine)
-            raise NoDevice("The client is closed.")
-        return engine
+            await self._turn.take()
+        finally:
+            self._queued.clear()
+        self._reason = Busy("Another tab of this site had the GPU; the models are being loaded here.")
+        self.on_change()
 
-    async def _vision_model(self) -> Any:
-        if self._vision is None:
-            url = self.model_url(str(self.options.vision))
-            self._vision = await self.services.ensure_model(url, self._progress)
-        return self._vision
+    def _missed(self, error: TandemError) -> None:
+        """The device could not be made ready. One that has worked before may do so again, later."""
+        self._turn.give()
+        if self._closed:
+            return
+        if not self._was_ready:
+            self._give_up(error)
+            return
+        self._rebuilds.failed()
+        said = f"The GPU could not be made ready again: {error.message}"
+        self._state, self._reason = "lost", DeviceLost(said, cause=error.as_dict())
+        self.on_change()
+
+    # -- losing it -----------------------------------------------------------------------------------------------------
 
     async def _watch(self, engine: Any) -> None:
         await engine.lost.wait()
-        if engine is self._engine:
-            self.fail(DeviceLost("The GPU was lost: the browser or its driver took it away."))
+        self._failed(engine, _taken_away())
+
+    def _failed(self, engine: Any, error: TandemError) -> None:
+        """``engine`` failed at work. Until it is back the cloud writes and the CPU looks."""
+        if engine is not self._engine:
+            return  # told before, or closed by ourselves
+        closing = self._let_go()
+        if not is_curable(error):
+            self._give_up(error)
+        else:
+            self._state, self._reason = "lost", error
+            if self._rebuilds.refusal() is None:
+                self._take_off()
+            self.on_change()
+        if not self._flying() and closing is not None:
+            closing.add_done_callback(lambda _: self._turn.give())
+
+    async def _hand_on(self) -> None:
+        """Another tab's turn: the engine goes, and comes back when it is needed."""
+        closing = self._let_go()
+        if self._state == "ready":
+            self._state, self._reason = "elsewhere", self._turn.busy()
+            self.on_change()
+        if closing is not None:
+            await closing
 
     def _give_up(self, reason: TandemError) -> None:
-        self.absent = reason
-        engine, self._engine = self._engine, None
-        self._has_vision = False
-        if engine is not None:
-            if self._watcher is not None:
-                self._watcher.cancel()
-            task = asyncio.ensure_future(_close(engine))
-            self._closing.add(task)
-            task.add_done_callback(self._closing.discard)
+        self._state, self._reason = "never", reason
         self.on_change()
 
+    def _let_go(self) -> asyncio.Task[None] | None:
+        """Parts with the engine; the result ends once its GPU memory is free."""
+        engine, self._engine = self._engine, None
+        self._has_vision, self._trouble = False, None
+        if engine is None:
+            return None
+        self._decisions.end()
+        if self._watcher is not None:
+            self._watcher.cancel()
+        task = asyncio.ensure_future(close_engine(engine))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+        return task
 
-async def _close(engine: Any) -> None:
-    try:
-        await engine.close()
-    except Exception:
-        log.exception("closing the engine failed")
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Closed("The client is closed.")
+
+
+def _taken_away() -> DeviceLost:
+    return DeviceLost("The GPU was lost: the browser or its driver took it away.")

@@ -3,51 +3,125 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from contextlib import aclosing
-from dataclasses import dataclass, replace
-from typing import Any
+from contextlib import AbstractAsyncContextManager, aclosing
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol
 
-from pyapp.errors import ContextFull
-from pyapp.routing.router import Begin, End, Note, Part, Piece, Turn
+from pyapp.errors import Busy, ContextFull, TandemError
+from pyapp.routing.router import FINAL, Begin, End, Note, Part, Piece, Turn
 from pyapp.text.detokenizer import Detokenizer
+
+WHAT = "writing a text"
+
+
+class DeviceDoor(Protocol):
+    """What this side needs of ``pyapp.door.device.Device``."""
+
+    async def knock(self) -> TandemError | None: ...
+
+    def using(self, what: str, *, patient: bool) -> AbstractAsyncContextManager[Any]: ...
 
 
 @dataclass(frozen=True)
 class DeviceSide:
-    """Answers with an engine that holds a language model."""
+    """Answers with the device's engine.
 
-    engine: Any
+    ``patient``: waits for a device that is on its way, and when it is lost in the middle goes on with the next one,
+    after the very tokens made so far. Otherwise the reason why there is none is raised, for another side to take over.
+    """
+
+    device: DeviceDoor
+    patient: bool
 
     async def stream(self, turn: Turn, shown: str, left: int) -> AsyncGenerator[Part]:
         """See ``Side.stream``. Raises: ContextFull when the prompt leaves no room for a single token."""
-        tokenizer, context = self.engine.tokenizer, self.engine.context
-        prompt = self.engine.chat.render(turn.messages, generation_prompt=True)
-        ids = tokenizer.encode(prompt)
+        answer: _Answer | None = None
+        while True:
+            if self.patient and (wait := await self.device.knock()) is not None:
+                begun = shown or (answer is not None and answer.made)
+                yield Note(wait.code, f"{wait.message} The text {'goes on' if begun else 'begins'} then.")
+            try:
+                async with self.device.using(WHAT, patient=self.patient) as engine:
+                    if answer is None:
+                        answer = _Answer.begun(engine, turn, shown, left)
+                        for part in answer.opening():
+                            yield part
+                    async with aclosing(answer.parts(engine)) as parts:
+                        async for part in parts:
+                            yield part
+                    return
+            except (*FINAL, Busy):
+                raise
+            except TandemError:
+                if not self.patient:
+                    raise
+                # The next knock waits for the rebuild, or raises why there is none.
+
+
+@dataclass
+class _Answer:
+    """One answer over the engines that write it. What is kept between them is token ids and half a character."""
+
+    turn: Turn
+    prompt_tokens: int
+    ids: list[int]
+    left: int
+    context: int
+    detokenizer: Detokenizer
+    made: list[int] = field(default_factory=list)
+    waiting: int = 0
+    """Tokens whose bytes are not yet a whole character: not shown, so not counted until they are."""
+
+    @classmethod
+    def begun(cls, engine: Any, turn: Turn, shown: str, left: int) -> _Answer:
+        """Goes on after ``shown`` with at most ``left`` tokens. Raises: ContextFull."""
+        prompt = engine.chat.render(turn.messages, generation_prompt=True)
+        ids = engine.tokenizer.encode(prompt)
         prompt_tokens = len(ids)
         if shown:
-            ids = tokenizer.encode(prompt + shown)
-        room = context - len(ids) + 1  # the last token is never fed back
-        if room < 1:
+            ids = engine.tokenizer.encode(prompt + shown)
+        answer = cls(turn, prompt_tokens, ids, left, engine.context, Detokenizer(engine.tokenizer))
+        if answer.room < 1:
             raise ContextFull(
-                f"The prompt is {len(ids)} tokens long, and the context holds {context} with the answer; shorten the "
-                "text, or start a new conversation.",
+                f"The prompt is {len(ids)} tokens long, and the context holds {engine.context} with the answer; "
+                "shorten the text, or start a new conversation.",
                 tokens=len(ids),
-                context=context,
+                context=engine.context,
             )
-        yield Begin(prompt_tokens)
-        if room < left:
-            note = f"The context of {context} tokens has room for {room} more, fewer than the {left} asked for."
-            yield Note("context_short", note)
-        detokenizer = Detokenizer(tokenizer)
-        waiting = 0  # tokens whose bytes are not yet a whole character: not shown, so not counted until they are
-        async with aclosing(self.engine.generate(ids, replace(turn.sampling, max_tokens=min(left, room)))) as generated:
-            async for token in generated:
-                waiting += 1
-                text = detokenizer.push(token)
-                if text:
-                    yield Piece(text, waiting)
-                    waiting = 0
-            rest = detokenizer.flush()
-            if rest or waiting:
-                yield Piece(rest, waiting)
-            yield End(generated.finish_reason)
+        return answer
+
+    @property
+    def room(self) -> int:
+        """Tokens that the context still has room for; the last one is never fed back."""
+        return self.context - len(self.ids) - len(self.made) + 1
+
+    def opening(self) -> list[Part]:
+        parts: list[Part] = [Begin(self.prompt_tokens)]
+        if self.room < self.left:
+            note = f"The context of {self.context} tokens has room for {self.room} more, fewer than the {self.left} "
+            parts.append(Note("context_short", note + "asked for."))
+        return parts
+
+    async def parts(self, engine: Any) -> AsyncGenerator[Part]:
+        """The rest of the answer by ``engine``."""
+        self.context = engine.context  # another engine's may be shorter
+        reason = "length"
+        limit = min(self.left - len(self.made), self.room)
+        if limit > 0:
+            ids = self.ids + self.made
+            params = replace(self.turn.sampling, max_tokens=limit)
+            async with aclosing(engine.generate(ids, params, step=max(0, len(ids) - self.prompt_tokens))) as generated:
+                async for token in generated:
+                    self.made.append(token)
+                    self.waiting += 1
+                    if text := self.detokenizer.push(token):
+                        yield self._piece(text)
+                reason = generated.finish_reason
+        rest = self.detokenizer.flush()
+        if rest or self.waiting:
+            yield self._piece(rest)
+        yield End(reason)  # type: ignore[arg-type]
+
+    def _piece(self, text: str) -> Piece:
+        tokens, self.waiting = self.waiting, 0
+        return Piece(text, tokens)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from pyapp.door.device import Device
+from pyapp.door.device import Device, Which
 from pyapp.door.options import Spell, flag, one_of, refuse, string, token_ids, whole
-from pyapp.errors import BadArgument, NoDevice, TandemError
+from pyapp.errors import BadArgument, Busy, NoDevice, TandemError
 from pyapp.text.prompts import build_messages
 
 PICTURE = 224 * 224 * 3
@@ -33,39 +34,37 @@ class Inspect:
     async def tokenize(self, text: str, special: bool = True) -> list[int]:
         """Token ids; no BOS is added. ``special``: whether names of special tokens in the text become those tokens."""
         text, special = string("text", text), flag("special", special)
-        return list((await self._engine()).tokenizer.encode(text, special=special))
+        async with self._engine() as engine:
+            return list(engine.tokenizer.encode(text, special=special))
 
     async def detokenize(self, ids: Any) -> str:
-        engine = await self._engine()
-        return str(engine.tokenizer.decode(token_ids("ids", ids, engine.tokenizer.vocab_size, least=0)))
+        async with self._engine() as engine:
+            return str(engine.tokenizer.decode(token_ids("ids", ids, engine.tokenizer.vocab_size, least=0)))
 
     async def render(self, messages: Any, generation_prompt: bool = True) -> str:
         """The conversation as the model reads it."""
         generation_prompt = flag(self._spell("generation_prompt"), generation_prompt)
-        engine = await self._engine()
-        return str(engine.chat.render(build_messages(messages=messages), generation_prompt=generation_prompt))
+        async with self._engine() as engine:
+            return str(engine.chat.render(build_messages(messages=messages), generation_prompt=generation_prompt))
 
     async def logits(self, ids: Any) -> npt.NDArray[np.float32]:
         """float32 [vocabulary] after the last id, in a fresh context."""
-        engine = await self._engine()
-        ids = token_ids("ids", ids, engine.tokenizer.vocab_size)
-        async with self._writing:
-            return np.ascontiguousarray(await (await self._engine()).logits(ids), dtype=np.float32)
+        ids = await self._token_ids(ids)
+        async with self._writing, self._engine() as engine:
+            return np.ascontiguousarray(await engine.logits(ids), dtype=np.float32)
 
     async def nll(self, ids: Any) -> npt.NDArray[np.float32]:
         """float32 [ids - 1]: the negative log-likelihood (nats) of each id but the first."""
-        engine = await self._engine()
-        ids = token_ids("ids", ids, engine.tokenizer.vocab_size, least=2)
-        async with self._writing:
-            return np.ascontiguousarray(await (await self._engine()).nll(ids), dtype=np.float32)
+        ids = await self._token_ids(ids, least=2)
+        async with self._writing, self._engine() as engine:
+            return np.ascontiguousarray(await engine.nll(ids), dtype=np.float32)
 
     async def greedy(self, ids: Any, n: int) -> list[int]:
         """The ``n`` ids of highest logit that follow, going on past an end token."""
-        engine = await self._engine()
-        ids = token_ids("ids", ids, engine.tokenizer.vocab_size)
+        ids = await self._token_ids(ids)
         n = whole("n", n, 1, MAX_GREEDY)
-        async with self._writing:
-            return [int(token) for token in await (await self._engine()).greedy(ids, n)]
+        async with self._writing, self._engine() as engine:
+            return [int(token) for token in await engine.greedy(ids, n)]
 
     async def vision(self, picture: Any) -> npt.NDArray[np.float32]:
         """float32 [classes] of 224 x 224 x 3 RGB bytes, on the device."""
@@ -76,40 +75,43 @@ class Inspect:
             raise refuse("picture", f"{PICTURE} bytes (224 x 224 x 3 RGB)", type(picture).__name__) from None
         if pixels.size != PICTURE:
             raise BadArgument(f"picture must be {PICTURE} bytes (224 x 224 x 3 RGB); it was {pixels.size}.")
-        async with self._looking:
-            engine = await self._device.vision_engine()
-            if engine is None:
-                try:
-                    await self._device.engine()
-                except TandemError as error:
-                    raise _no_device(error) from error
-                engine = await self._device.vision_engine()
-            if engine is None:
-                raise NoDevice("No vision model runs on this device; open the client with one.")
+        async with self._looking, self._engine("vision") as engine:
             return np.ascontiguousarray(await engine.classify(pixels.reshape(224, 224, 3)), dtype=np.float32)
 
     async def memory(self) -> dict[str, Any]:
         """Bytes and objects on the GPU: ``{asked, live, peak, slabs, tenants, objects}``."""
-        return dict((await self._engine()).memory())
+        async with self._engine() as engine:
+            return dict(engine.memory())
 
     async def plan(self, which: str) -> dict[str, Any]:
         """What a forward pass dispatches: ``{rows, activations, dispatchesPerLayer}``."""
         which = one_of("plan", which, ("language", "vision"))
-        return dict((await self._engine()).plan(which))
+        async with self._engine() as engine:
+            return dict(engine.plan(which))
 
     async def profile(self, which: str) -> list[dict[str, Any]]:
         """How long each kernel takes here: rows of ``{operation, kernel, count, us, bytes, GBps, GFLOPs}``."""
         which = one_of("profile", which, ("language", "vision"))
-        engine = await self._engine()
-        async with self._writing, self._looking:
+        async with self._writing, self._looking, self._engine() as engine:
             return list(await engine.profile(which))
 
-    async def _engine(self) -> Any:
+    async def _token_ids(self, ids: Any, least: int = 1) -> list[int]:
+        async with self._engine() as engine:
+            return token_ids("ids", ids, engine.tokenizer.vocab_size, least=least)
+
+    @asynccontextmanager
+    async def _engine(self, which: Which = "language") -> AsyncIterator[Any]:
+        """The engine, waited for where it is on its way."""
         self._check_open()
-        try:
-            return await self._device.engine()
-        except TandemError as error:
-            raise _no_device(error) from error
+        async with AsyncExitStack() as stack:
+            try:
+                engine = await stack.enter_async_context(self._device.holding("being inspected", which, patient=True))
+            except Busy:
+                raise  # there is a device; another tab has it
+            except TandemError as error:
+                self._check_open()
+                raise _no_device(error) from error
+            yield engine
 
 
 def _no_device(error: TandemError) -> NoDevice:

@@ -21,6 +21,11 @@ AdapterWish = Literal["auto", "software", "none"]
 
 DEFAULT_CLOUD = "/api/ai/cloud-stream"
 ID_LIMIT = 1 << 32
+LIMIT_NAMES = ("maxBufferSize", "maxStorageBufferBindingSize")
+LEAST_LIMIT = 1 << 20
+MOST_LIMIT = (1 << 53) - 1
+"""The largest whole number that JavaScript holds exactly."""
+MOST_REBUILDS = 1000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -70,6 +75,14 @@ def whole(name: str, value: Any, low: int, high: int) -> int:
     return int(value)
 
 
+def number(name: str, value: Any, low: float, high: float) -> float:
+    """A number from ``low`` to ``high``."""
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not low <= value <= high:  # no comparison with NaN is true
+        raise refuse(name, f"a number from {low} to {high}", value)
+    return float(value)
+
+
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, bool):
         raise refuse(name, "true or false", value)
@@ -110,6 +123,10 @@ class ClientOptions:
     pool_mib: int = 900
     cloud: str | None = DEFAULT_CLOUD
     adapter: AdapterWish = "auto"
+    rebuilds_per_hour: int = 6
+    cloud_below: float = 0.7
+    stream_below: float = 1.0
+    limits: dict[str, int] | None = None
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -133,7 +150,20 @@ class ClientOptions:
             pool_mib=whole(spell("pool_mib"), full["pool_mib"], 1, 1 << 16),
             cloud=cloud,
             adapter=one_of(spell("adapter"), full["adapter"], get_args(AdapterWish)),  # type: ignore[arg-type]
+            rebuilds_per_hour=whole(spell("rebuilds_per_hour"), full["rebuilds_per_hour"], 0, MOST_REBUILDS),
+            cloud_below=number(spell("cloud_below"), full["cloud_below"], 0, 1),
+            stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
+            limits=_limits(spell("limits"), full["limits"]),
         )
+
+
+def _limits(name: str, value: Any) -> dict[str, int] | None:
+    """Bytes by the names that WebGPU gives its limits. Raises: BadArgument."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping) or not set(value) <= set(LIMIT_NAMES):
+        raise refuse(name, f"null, or an object with {' and '.join(LIMIT_NAMES)} in bytes", value)
+    return {key: whole(f"{name}.{key}", value[key], LEAST_LIMIT, MOST_LIMIT) for key in value}
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)

@@ -16,5 +16,5 @@ async def describe_photo(device: Device, image: Any) -> dict[str, Any]:
         raise BadArgument("This client was opened without a vision model; open one with vision=efficientnet-lite0.")
     rgb, width, height = await device.services.decode_image(image)
     logits, source = await device.classify(to_model_input(rgb))
-    found = labels(logits, await device.classes(), k=5)
+    found = labels(logits, await device.site.classes(), k=5)
     return {"labels": found, "source": source, "width": width, "height": height}

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyapp.door.tabs import NoTabs, TabLock
 from pyapp.routing.cloud import CloudStream
 from pyapp.routing.cloud_side import CloudSide
 from pyapp.routing.router import Side
@@ -23,13 +25,18 @@ class Services:
     ensure_model: Callable[[str, Progress], Awaitable[Any]]
     """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
     create_engine: Callable[..., Awaitable[Any]]
-    """``create_engine(adapter=, budget=, language=, vision=, progress=)`` -> ``engine.Engine``; budget in bytes."""
+    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=)`` -> ``engine.Engine``;
+    budget in bytes."""
     cloud_side: Callable[[str], Side]
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
     """``decode_image(blob)`` -> (uint8 [height, width, 3], width and height of the picture itself)."""
     cpu_vision: Callable[[Any], Awaitable[Any]]
     """``cpu_vision(stored)`` -> an object with ``classify(uint8 [224, 224, 3]) -> float32 [classes]``."""
     fetch_json: Callable[[str], Awaitable[Any]]
+    tab_lock: Callable[[Callable[[str], None]], TabLock] = NoTabs
+    """``tab_lock(hear)`` -> the lock that the tabs of the site share; ``hear`` gets what they say."""
+    clock: Callable[[], float] = time.monotonic
+    """Seconds that never go back."""
 
 
 class SiteError(Exception):
@@ -38,6 +45,7 @@ class SiteError(Exception):
 
 def browser_services() -> Services:
     """The real things; only in Pyodide."""
+    from pyapp.door.browser_tabs import BrowserTabLock
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
     from pyapp.gpu.probe import probe
@@ -59,6 +67,7 @@ def browser_services() -> Services:
         decode_image=decode,
         cpu_vision=CpuVision.create,
         fetch_json=fetch_json,
+        tab_lock=BrowserTabLock,
     )
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..compiler.graph import DTYPE_BYTES, CacheDtype
 from ..compiler.lower_decoder import TOKEN_TILE
 from ..compiler.lowering import lower
 from ..compiler.passes import decoder_passes, fuse
@@ -87,11 +88,13 @@ class LanguageModel:
         raw = await self.stored.source.read(info.offset, info.nbytes)
         return np.frombuffer(raw.tobytes(), np.float32).astype(np.float64)
 
-    def plans(self, limits: DeviceLimits, context: int, pieces: Pieces) -> tuple[Plan, Plan]:
+    def plans(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype = "f32") -> tuple[Plan, Plan]:
         """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces``."""
 
         def plan(tokens: int, splits: int) -> Plan:
-            graph = build_graph(self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=pieces)
+            graph = build_graph(
+                self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=pieces, kv=kv
+            )
             return lower(fuse(graph, decoder_passes(limits)), limits)
 
         return plan(1, SPLITS), plan(chunk_of(self.config, context, limits), 1)
@@ -101,12 +104,14 @@ class LanguageRunner:
     """The model bound to a pool. Callers hold the lease of ``language`` while they use it."""
 
     def __init__(
-        self, model: LanguageModel, plans: tuple[Plan, Plan], context: int, device: Device, pool: Pool,
+        self, model: LanguageModel, plans: tuple[Plan, Plan], context: int, kv: CacheDtype, device: Device, pool: Pool,
         residency: Residency,
     ) -> None:  # fmt: skip
+        """``kv``: how the cache holds its values; the ``plans`` are for ``context`` positions of it."""
         self.model = model
         self.config = model.config
         self.context = context
+        self.kv: CacheDtype = kv
         self.device = device
         self.decode_plan, self.prefill_plan = plans
         self._pool = pool
@@ -120,7 +125,8 @@ class LanguageRunner:
         """Takes the cache's regions and fills the RoPE table."""
         self._activations = activations
         for name, shape in cache_shapes(self.config, self.context).items():
-            region = self._pool.take("workspace", 4 * prod(shape), NAME, name)
+            width = DTYPE_BYTES["f32" if name == "rope" else self.kv]
+            region = self._pool.take("workspace", width * prod(shape), NAME, name)
             assert region is not None, "the pool was sized for it"
             self._caches[name] = region
         table = rope_table(self.config, self.context, rope_factors)
@@ -259,12 +265,11 @@ class LanguageRunner:
     @property
     def filled_bytes(self) -> int:
         """Bytes of each layer's cache that hold something."""
-        return self.written * 2 * self.config.kv_rows * 4
+        return self.written * self.config.kv_row_bytes(self.kv)
 
     def clear_cache(self) -> None:
         """Zeros over the positions that were written: the conversation has ended."""
         if self.written and not self.device.lost.is_set() and not self.device.closed:
-            width = 2 * self.config.kv_rows * 4
-            ranges = [region.slice(0, self.written * width) for name, region in self._caches.items() if name != "rope"]
+            ranges = [region.slice(0, self.filled_bytes) for name, region in self._caches.items() if name != "rope"]
             clear(self.device, ranges)
         self.written = 0

@@ -73,7 +73,9 @@ async def load(
     looker: VisionRunner | None = None
     try:
         if language and sized.language:
-            writer = LanguageRunner(language, sized.language, sized.sizing.context, device, pool, residency)
+            writer = LanguageRunner(
+                language, sized.language, sized.sizing.context, sized.sizing.kv, device, pool, residency
+            )
             await writer.bind_memory(region, await language.rope_factors())
         if sized.vision:
             looker = VisionRunner(sized.vision, device, pool, residency)
@@ -153,7 +155,8 @@ def size_for(
         sizing = size_pool(budget, need, limits.max_buffer, limits.max_binding, stream_below)
         plans = None
         if language:
-            plans = language.plans(limits, sizing.context, sizing.placements[0].pieces(weights[0].blocks))
+            pieces = sizing.placements[0].pieces(weights[0].blocks)
+            plans = language.plans(limits, sizing.context, pieces, sizing.kv)
         peak = max((plan.memory.peak for plan in plans or ()), default=0)
         if peak <= activations:
             return Sized(sizing, need, plans, vision_plan)
@@ -168,20 +171,23 @@ def _need(language: LanguageModel | None, weights: tuple[Weights, ...], activati
     return replace(
         need,
         per_position=config.kv_bytes_per_token + config.head_dim * 4,
-        position_in_layer=2 * config.kv_rows * 4,
+        position_in_layer=config.kv_row_bytes("f32"),
         layers=config.layers,
         full_context=config.context,
     )
 
 
 def _decision(name: str, weights: Weights, sizing: Sizing, stream_below: float) -> dict[str, Any]:
-    """What was decided for one model, as ``status.decisions`` shows it. Bytes; ``when``: ms since the epoch."""
+    """What was decided for one model, as ``status.decisions`` shows it. Bytes; ``when``: ms since the epoch; ``kv``:
+    what the language model's cache holds its values in."""
     language = name == language_module.NAME
     streamed = sizing.placements[0 if language else -1].streamed
+    cache = {"kv": sizing.kv} if language else {}
     return {
         "when": int(time.time() * 1000),
         "model": name,
         "need": weights.nbytes,
         "room": int(sizing.weights / stream_below) if language else sizing.weights,
         "action": "stream" if streamed else "resident",
+        **cache,
     }

@@ -1,15 +1,17 @@
 """How large the pool's slabs must be and where the weights go: what the chosen models need, cut to the budget.
 
 What gives way first where the budget is small: a context beyond ``COMFORTABLE_CONTEXT``; then the models lying side by
-side (they overlap, and a switch moves what overlaps); then the context down to ``LEAST_CONTEXT``; then the weights
-being resident (some of their blocks are streamed through a window each step). Less than that is refused.
+side (they overlap, and a switch moves what overlaps); then the KV cache being float32 (it is float16 where that alone
+keeps a comfortable context beside resident weights); then the context down to ``LEAST_CONTEXT``; then the weights being
+resident (some of their blocks are streamed through a window each step). Less than that is refused.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from ..compiler.graph import CacheDtype
 from ..errors import OutOfMemory
 from ..gpu.allocator import ALIGNMENT, aligned
 from ..gpu.placement import Placement, place
@@ -43,7 +45,8 @@ class Weights:
 class Need:
     """What the models ask for, in bytes. ``weights``: the language model's first, if there is one; ``activations``: the
     largest plan's peak; ``per_position``: KV cache and RoPE table of one position, over all layers;
-    ``position_in_layer``: the cache of one position in one layer; ``layers``: how many caches there are.
+    ``position_in_layer``: the cache of one position in one layer; ``layers``: how many caches there are; ``kv``: how
+    the cache holds its values.
     """
 
     weights: tuple[Weights, ...]
@@ -52,16 +55,29 @@ class Need:
     position_in_layer: int = 0
     layers: int = 0
     full_context: int = 0
+    kv: CacheDtype = "f32"
+
+    @property
+    def comfortable(self) -> int:
+        """Positions that a conversation can do with."""
+        return min(self.full_context, COMFORTABLE_CONTEXT)
+
+    def with_half_cache(self) -> Need:
+        """What a float16 cache needs instead of the float32 one."""
+        half = self.position_in_layer // 2
+        return replace(self, per_position=self.per_position - self.layers * half, position_in_layer=half, kv="f16")
 
 
 @dataclass(frozen=True)
 class Sizing:
-    """Bytes of the slabs of each role, the positions that the cache has, and the homes of each model's weights."""
+    """Bytes of the slabs of each role, the positions that the cache has and how it holds its values, and the homes of
+    each model's weights."""
 
     weights: int
     workspace: int
     context: int
     placements: tuple[Placement, ...]
+    kv: CacheDtype = "f32"
 
 
 def first_fit(pieces: Iterable[int], largest: int) -> int:
@@ -86,12 +102,13 @@ def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int, stream
 
     Raises ``OutOfMemory`` with the figures when the models cannot even be streamed.
     """
-    most = need.full_context
-    if need.position_in_layer:
-        most = min(most, max_binding // need.position_in_layer)
-    sizer = _Sizer(need, max_buffer, stream_below)
-    least, comfortable = min(most, LEAST_CONTEXT), min(most, COMFORTABLE_CONTEXT)
+    sizer = _Sizer(need, max_buffer, max_binding, stream_below)
     together, alone = sizer.least_weights(apart=True), sizer.least_weights(apart=False)
+    narrow = replace(sizer, need=need.with_half_cache())
+    if not sizer.comfortable(budget - alone) and narrow.comfortable(budget - alone):
+        sizer = narrow
+    most = sizer.most
+    least, comfortable = min(most, LEAST_CONTEXT), min(most, COMFORTABLE_CONTEXT)
     if together + sizer.workspace(comfortable) <= budget:
         return sizer.sizing(together, sizer.longest_context(comfortable, most, budget - together))
     if alone + sizer.workspace(comfortable) <= budget:
@@ -123,7 +140,19 @@ def _streamed(sizer: _Sizer, budget: int, contexts: Sequence[int]) -> Sizing:
 class _Sizer:
     need: Need
     max_buffer: int
+    max_binding: int
     stream_below: float
+
+    @property
+    def most(self) -> int:
+        """The most positions: the model's, or what one binding holds of a layer's cache."""
+        in_layer = self.need.position_in_layer
+        return min(self.need.full_context, self.max_binding // in_layer) if in_layer else self.need.full_context
+
+    def comfortable(self, room: int) -> bool:
+        """Whether a comfortable context's workspace takes at most ``room`` bytes."""
+        wanted = self.need.comfortable
+        return wanted <= self.most and self.workspace(wanted) <= room
 
     def workspace(self, context: int) -> int:
         # As the engine takes them: the activations, the RoPE table, each layer's cache.
@@ -187,7 +216,7 @@ class _Sizer:
         return high
 
     def sizing(self, weights: int, context: int) -> Sizing:
-        return Sizing(weights, self.workspace(context), context, self.placements(weights))
+        return Sizing(weights, self.workspace(context), context, self.placements(weights), self.need.kv)
 
 
 def overlap(placements: Sequence[Placement]) -> int:

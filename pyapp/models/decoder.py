@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.graph import Graph, GraphBuilder
+from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph, GraphBuilder
 from ..errors import BadModel
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
@@ -47,10 +47,14 @@ class DecoderConfig:
     def kv_rows(self) -> int:
         return self.kv_heads * self.head_dim
 
+    def kv_row_bytes(self, kv: CacheDtype) -> int:
+        """Bytes of one position in the KV cache of one layer."""
+        return 2 * self.kv_rows * DTYPE_BYTES[kv]
+
     @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of KV cache that one position takes over all layers (float32)."""
-        return self.layers * 2 * self.kv_rows * 4
+        return self.layers * self.kv_row_bytes("f32")
 
 
 def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> DecoderConfig:
@@ -177,12 +181,13 @@ def build_graph(
     context: int,
     splits: int,
     pieces: Pieces | None = None,
+    kv: CacheDtype = "f32",
 ) -> Graph:
     """The graph of one step: ``tokens`` new tokens, the logits of the last valid one, and the two ways to sample it.
 
     ``tokens``: 1 to decode, more for a chunk of a prompt. ``formats``: the kernel format of each packed matrix.
-    ``context``: positions of the cache. ``splits``: parts of attention (decoding only). ``pieces``: of the weights that
-    do not lie together as a whole.
+    ``context``: positions of the cache; ``kv``: how it holds keys and values. ``splits``: parts of attention (decoding
+    only). ``pieces``: of the weights that do not lie together as a whole.
     """
     g = GraphBuilder("decode" if tokens == 1 else "prefill")
     for name, shape in packed_shapes(c).items():
@@ -197,7 +202,7 @@ def build_graph(
     x = g.op("embed", "x", (tokens, c.hidden), name="embed_tokens", ids="ids", table="embed")
     for i in range(c.layers):
         p = f"layers.{i}."
-        g.tensor(p + "kv", caches[p + "kv"], "cache")
+        g.tensor(p + "kv", caches[p + "kv"], "cache", dtype=kv)
         y = g.op("rms_norm", p + "attn_in", (tokens, c.hidden), {"eps": c.eps}, x=x, gain=p + "attn_norm")
         bias = {"bias": p + "qkv_bias"} if c.qkv_bias else {}
         qkv = g.op("linear", p + "qkv_out", (tokens, qkv_rows), {}, x=y, weight=p + "qkv", **bias)
@@ -234,7 +239,7 @@ def build_graph(
 
 
 def cache_shapes(c: DecoderConfig, context: int) -> dict[str, tuple[int, ...]]:
-    """What a conversation of ``context`` positions keeps, float32: the RoPE table, and each layer's keys and values."""
+    """What a conversation of ``context`` positions keeps: the RoPE table (always float32), and each layer's cache."""
     layers = {f"layers.{i}.kv": (context, 2 * c.kv_rows) for i in range(c.layers)}
     return {"rope": (context, c.head_dim // 2, 2), **layers}
 

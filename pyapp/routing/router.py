@@ -8,7 +8,8 @@ of tokens left, so nothing is repeated and every token is counted once, for the 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections import deque
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
@@ -102,17 +103,24 @@ class Tally:
 class Router:
     """Streams a turn from the sides that the mode allows, in its order.
 
-    ``device`` gives the device side or raises the reason why there is none; ``cloud`` is None where no gateway is
-    configured. ``on_device_error`` hears of a device that failed at work.
+    ``device`` gives the device side, which answers at once or raises the reason why it cannot; ``cloud`` is None where
+    no gateway is configured. ``patient_device`` is the device side that waits for the device where waiting makes sense,
+    for when nobody else is left to answer.
     """
 
     mode: Mode
     device: Callable[[], Awaitable[Side]]
     cloud: Side | None
-    on_device_error: Callable[[TandemError], None] = lambda error: None
+    patient_device: Side | None = None
+    device_returns: Callable[[], bool] = lambda: False
+    """Whether a device that failed may be waited for."""
+    cloud_first: Callable[[], bool] = lambda: False
+    """Whether ``prefer_on_device`` would rather have the cloud for now."""
 
     def order(self) -> list[Source]:
         """The sides to try, first to last."""
+        if self.mode == "prefer_on_device" and self.cloud is not None and self.cloud_first():
+            return ["cloud", "device"]
         both: dict[Mode, list[Source]] = {
             "prefer_on_device": ["device", "cloud"],
             "prefer_in_cloud": ["cloud", "device"],
@@ -126,28 +134,30 @@ class Router:
 
         Raises: TandemError where no side could answer, or the request itself is wrong.
         """
-        order = self.order()
-        failures: list[tuple[Source, TandemError]] = []
-        for place, source in enumerate(order):
-            tally.source = source
+        todo = deque(self.order())
+        failures: dict[Source, TandemError] = {}
+        while todo:
+            source = tally.source = todo.popleft()
             try:
-                async with aclosing(self._attempt(source, turn, tally)) as attempt:
+                async with aclosing(self._attempt(source, turn, tally, last="cloud" not in todo)) as attempt:
                     async for part in attempt:
                         yield source, part
                 return
             except FINAL:
                 raise
             except Exception as error:
-                failures.append((source, self._named(source, error)))
-            if place + 1 < len(order):
-                failed, follower = failures[-1][1], order[place + 1]
-                yield follower, Note(failed.code, _takes_over(failed, follower, any(tally.shown)))
+                failures.pop(source, None)
+                failures[source] = failed = named(source, error)
+            if source == "cloud" and "device" in failures and self.patient_device and self.device_returns():
+                todo.append("device")
+            if todo:
+                yield todo[0], Note(failed.code, _takes_over(failed, todo[0], any(tally.shown)))
         raise _explain(failures)
 
-    async def _attempt(self, source: Source, turn: Turn, tally: Tally) -> AsyncGenerator[Part]:
+    async def _attempt(self, source: Source, turn: Turn, tally: Tally, *, last: bool) -> AsyncGenerator[Part]:
         """One side's share of the stream. Leaves the tally as shown when the side fails."""
-        side = await self.device() if source == "device" else self.cloud
-        assert side is not None
+        side = self.cloud if source == "cloud" else self.patient_device if last else None
+        side = side or await self.device()
         left = turn.sampling.max_tokens - sum(tally.tokens.values())
         if left <= 0:
             yield End("length")
@@ -160,18 +170,16 @@ class Router:
                     return
         raise (DeviceLost if source == "device" else CloudUnavailable)("The answer stopped before its end.")
 
-    def _named(self, source: Source, error: Exception) -> TandemError:
-        """The failure as one of ours; an error nobody foresaw counts as the side's own failure."""
-        if not isinstance(error, TandemError):
-            log.exception("the %s side failed in a way nobody foresaw", source, exc_info=error)
-            cause = f"{type(error).__name__}: {error}"
-            if source == "device":
-                error = DeviceLost(f"The device failed at work ({error}).", cause=cause)
-            else:
-                error = CloudUnavailable(f"The cloud failed ({error}).", cause=cause)
-        if source == "device":
-            self.on_device_error(error)
+
+def named(source: Source, error: Exception) -> TandemError:
+    """The failure of a side as one of ours; an error nobody foresaw counts as the side's own, with its ``cause``."""
+    if isinstance(error, TandemError):
         return error
+    log.exception("the %s side failed in a way nobody foresaw", source, exc_info=error)
+    cause = f"{type(error).__name__}: {error}"
+    if source == "device":
+        return DeviceLost(f"The device failed at work ({error}).", cause=cause)
+    return CloudUnavailable(f"The cloud failed ({error}).", cause=cause)
 
 
 def _takes_over(failed: TandemError, follower: Source, started: bool) -> str:
@@ -179,15 +187,13 @@ def _takes_over(failed: TandemError, follower: Source, started: bool) -> str:
     return f"{failed.message.rstrip('.')}. The text {'goes on' if started else 'is written'} {where}."
 
 
-def _explain(failures: Sequence[tuple[Source, TandemError]]) -> TandemError:
-    """One error for all the sides that failed: the last one's, with the other's reason added."""
-    source, last = failures[-1]
+def _explain(failures: Mapping[Source, TandemError]) -> TandemError:
+    """One error for the sides that failed, in their order: the only one, or the cloud's with the device's reason."""
     if len(failures) == 1:
-        return last
+        return next(iter(failures.values()))
     # Whoever was promised the cloud wants to hear about the cloud; that the device is missing is the second sentence.
-    cloud = next((error for side, error in failures if side == "cloud"), last)
-    device = next((error for side, error in failures if side == "device"), last)
+    cloud, device = failures["cloud"], failures["device"]
     text = f"{cloud.message.rstrip('.')}. This device cannot answer either: {device.message}"
     merged = type(cloud)(text, **{**cloud.details, "device": device.as_dict()})
-    merged.__cause__ = device if source == "cloud" else cloud
+    merged.__cause__ = next(iter(failures.values()))
     return merged

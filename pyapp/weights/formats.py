@@ -4,8 +4,9 @@ A packed matrix has ``n`` rows and ``k`` columns and two byte sections, ``quants
 follow each other. Blocks are 32 columns wide. Everything is little endian.
 
     format  quants, bytes a block              scales, bytes a block               holds exactly
-    q4      16: byte j has element j in its    4: float16 scale, float16 min       Q4_0 Q4_1
+    s4      16: byte j has element j in its    2: float16 scale                    Q4_0
             low nibble, j + 16 in its high
+    q4      the same                           4: float16 scale, float16 min       Q4_0 Q4_1
     g4      the same                           8: float32 scale, float32 min       Q4_K
     q8      32 signed bytes                    2: float16 scale                    Q8_0
     g8      32 signed bytes                    16: float32 scale, float32 min,     Q2_K Q3_K Q5_0 Q5_1 Q5_K Q6_K
@@ -14,8 +15,8 @@ follow each other. Blocks are 32 columns wide. Everything is little endian.
     bf16    row-major values, no scales                                            BF16
     f32     row-major values, no scales                                            F32
 
-``value = scale * q + min`` in float32, ``q`` unsigned in q4 and g4, signed in q8 and g8 (whose min q8 does not have).
-Sections are padded to whole words of 4 bytes.
+``value = scale * q + min`` in float32, ``q`` unsigned in s4, q4 and g4, signed in q8 and g8. Where no min is stored, it
+is -8 * scale in s4 and zero in q8. Sections are padded to whole words of 4 bytes.
 """
 
 from __future__ import annotations
@@ -29,17 +30,21 @@ from ..errors import BadModel
 from .quants import Affine, Floats, decompose, dequantise, quant_type
 from .source import Bytes
 
-FORMATS = ("q4", "g4", "q8", "g8", "f16", "bf16", "f32")
+FORMATS = ("s4", "q4", "g4", "q8", "g8", "f16", "bf16", "f32")
 PLAIN = {"f16": 2, "bf16": 2, "f32": 4}
 """Formats without blocks, and the bytes of a value."""
 BLOCK = 32
-_QUANTS = {"q4": 16, "g4": 16, "q8": 32, "g8": 32}
-_SCALES = {"q4": 4, "g4": 8, "q8": 2, "g8": 16}
+_QUANTS = {"s4": 16, "q4": 16, "g4": 16, "q8": 32, "g8": 32}
+_SCALES = {"s4": 2, "q4": 4, "g4": 8, "q8": 2, "g8": 16}
 _OWN_FORMAT = {
-    "F32": "f32", "F16": "f16", "BF16": "bf16", "Q4_0": "q4", "Q4_1": "q4", "Q4_K": "g4", "Q8_0": "q8",
+    "F32": "f32", "F16": "f16", "BF16": "bf16", "Q4_0": "s4", "Q4_1": "q4", "Q4_K": "g4", "Q8_0": "q8",
     "Q2_K": "g8", "Q3_K": "g8", "Q5_0": "g8", "Q5_1": "g8", "Q5_K": "g8", "Q6_K": "g8", "IQ4_NL": "g8", "IQ4_XS": "g8",
 }  # fmt: skip
-_INTO = {"q4": {"q4", "g4", "g8"}, "g4": {"g4", "g8"}, "q8": {"q8", "g8"}, "g8": {"g8"}}
+_INTO = {
+    "s4": {"s4", "q4", "g4", "g8"}, "q4": {"q4", "g4", "g8"}, "g4": {"g4", "g8"}, "q8": {"q8", "g8"}, "g8": {"g8"},
+}  # fmt: skip
+_SCALE_ONLY = {"s4": -8.0, "q8": 0.0}
+"""Formats that store no min, and how many times the scale it is."""
 _HALF_MAX = 65504.0
 
 
@@ -52,7 +57,7 @@ def kernel_format(type: str) -> str:
 def promote(formats: Iterable[str]) -> str:
     """The smallest format that holds matrices of all these formats exactly."""
     wanted = set(formats)
-    for candidate in ("q4", "g4", "q8", "g8"):
+    for candidate in ("s4", "q4", "g4", "q8", "g8"):
         if all(candidate in _INTO.get(each, ()) for each in wanted):
             return candidate
     return wanted.pop() if len(wanted) == 1 else "f32"
@@ -98,17 +103,17 @@ def unpack(fmt: str, quants: Bytes, scales: Bytes, n: int, k: int) -> Floats:
     quants, scales = np.ascontiguousarray(quants[:size]), np.ascontiguousarray(scales[:scale_size])
     if fmt in PLAIN:
         return dequantise(fmt.upper(), quants, n * k).reshape(n, k)
-    if fmt in ("q4", "g4"):
+    if _QUANTS[fmt] == BLOCK // 2:
         q: npt.NDArray[np.float32] = np.hstack([quants.reshape(-1, 16) & 15, quants.reshape(-1, 16) >> 4]).astype("f4")
     else:
         q = quants.view(np.int8).astype(np.float32)
-    factors = scales.view("<f2" if fmt in ("q4", "q8") else "<f4").astype(np.float32)
-    factors = factors.reshape(-1, 1 if fmt == "q8" else 2)
-    q = q.reshape(len(factors), -1)
     with np.errstate(invalid="ignore", over="ignore"):
-        values = q * factors[:, :1]
-        if fmt != "q8":
-            values += factors[:, 1:]
+        if fmt in _SCALE_ONLY:
+            scale = scales.view("<f2").astype(np.float32).reshape(-1, 1)
+            values = (q.reshape(len(scale), -1) + np.float32(_SCALE_ONLY[fmt])) * scale
+        else:
+            factors = scales.view("<f2" if fmt == "q4" else "<f4").astype(np.float32).reshape(-1, 2)
+            values = q.reshape(len(factors), -1) * factors[:, :1] + factors[:, 1:]
     return values.reshape(n, k)
 
 
@@ -123,7 +128,8 @@ def _pack(type: str, data: Bytes, values: int, fmt: str) -> tuple[Bytes, Bytes] 
     blocks = data.reshape(-1, quant_type(type).nbytes)
     if fmt == "q4":
         return _q4_from_q4_1(blocks) if type == "Q4_1" else _q4_from_q4_0(blocks)
-    if fmt == "q8":
+    if fmt in _SCALE_ONLY:
+        # The file's own order and scales, only apart from each other; so are those of q4 from Q4_1.
         return blocks[:, 2:].copy(), blocks[:, :2].copy()
     parts = decompose(type, blocks)
     if fmt == "g4":
@@ -133,7 +139,6 @@ def _pack(type: str, data: Bytes, values: int, fmt: str) -> tuple[Bytes, Bytes] 
 
 
 def _q4_from_q4_1(blocks: Bytes) -> tuple[Bytes, Bytes]:
-    # The file's own order and factors, only apart from each other.
     return blocks[:, 4:].copy(), blocks[:, :4].copy()
 
 

@@ -1,5 +1,6 @@
 // A door with the contract of tandem.js whose answers are fixed: for tests of what the page draws, and nothing else.
 // `window.fake` (set by the test before the page loads) changes what happens; calls are kept in `window.calls`.
+// `fake.memory` and `fake.decisions` are read at each call, so that a test can let blocks move while it looks on.
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 const plan = { slow: 0, fail: {}, words: 24, ...globalThis.fake };
@@ -21,6 +22,20 @@ function maybeFail(call) {
   throw new TandemError(failure.code, failure.message);
 }
 
+// What inspect.memory() tells while the test gives nothing else: one layer, a cache of which a quarter is filled.
+const MEMORY = {
+  asked: 12 * MIB, live: 12 * MIB, peak: 12 * MIB, budget: 900 * MIB, tenants: {}, objects: {},
+  moved: { bytes: 4 * MIB, uploads: 1 },
+  moves: [],
+  slabs: [
+    { size: 8 * MIB, used: 4 * MIB, role: "weights", spans: [{ offset: 0, size: 4 * MIB, tenant: "language", label: "layers.0" }] },
+    {
+      size: 4 * MIB, used: 4 * MIB, role: "workspace",
+      spans: [{ offset: 0, size: 4 * MIB, filled: MIB, tenant: "language", label: "layers.0.kv" }],
+    },
+  ],
+};
+
 export async function createClient({ onProgress, ...options }) {
   calls.push(["create", options]);
   for (const [stage, total] of [["runtime", 16e6], ["weights", 116.9e6], ["shaders", 30]]) {
@@ -41,7 +56,20 @@ export async function createClient({ onProgress, ...options }) {
       ];
       const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
       const reason = device ? "The model runs on this device's GPU (Fake)." : "The device is not used.";
-      return { tier: "high", adapter: device ? "Fake" : null, software: false, source, reason, pool: device ? pool : null };
+      const decisions = structuredClone(globalThis.fake?.decisions);
+      const adapter = device ? "Fake" : null;
+      return { tier: "high", adapter, software: false, source, reason, pool: device ? pool : null, decisions };
+    },
+    inspect: {
+      async memory() {
+        calls.push(["memory", performance.now()]);
+        const memory = structuredClone(globalThis.fake?.memory ?? MEMORY);
+        await pause(plan.slowMemory ?? 0);
+        calls.push(["remembered", performance.now()]);
+        maybeFail("memory");
+        if (!device) throw new TandemError("no_device", "No model runs on this device; ask for another adapter.");
+        return memory;
+      },
     },
     async describe(blob) {
       calls.push(["describe", blob.size, blob.type]);

@@ -85,6 +85,7 @@ async def test_without_adapter_the_cloud_writes_and_the_cpu_looks(plain: Open) -
         "source": "cloud",
         "reason": "The device is not used: the adapter asked for is none.",
         "pool": None,
+        "decisions": [],
     }
     events = result["events"]
     assert events[0]["type"] == "status"

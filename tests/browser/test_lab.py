@@ -26,7 +26,8 @@ async def test_python_by_hand(open_page: Open) -> None:
     # The same wheel, the engine's JavaScript helpers, and a GPU in the worker.
     printed = await run(
         page,
-        "import pyapp, js, tandem_replay, tandem_opfs\nprint(pyapp.__file__)\nassert js.navigator.gpu\n{'a': 1}",
+        "import pyapp, js, tandem_replay, tandem_opfs, tandem_tabs\n"
+        "print(pyapp.__file__)\nassert js.navigator.gpu\n{'a': 1}",
     )
     assert printed.split() == ["/lib/python3.14/site-packages/pyapp/__init__.py", "{'a':", "1}"]
     await expect(part(page, "output")).to_have_attribute("data-ok", "true")

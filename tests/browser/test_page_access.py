@@ -28,7 +28,7 @@ async def test_both_languages_have_every_sentence_with_the_same_places() -> None
 
 
 async def test_every_key_that_the_code_names_exists() -> None:
-    code = "".join(file.read_text() for file in (WEB / "app").glob("*.js"))
+    code = "".join(file.read_text() for file in (WEB / "app").rglob("*.js"))
     named = set(re.findall(r"""(?:say\([^;]*?, |\bt\(|\? |: )"((?:[a-z]+\.)+[a-z_.]+)\"""", code))
     assert len(named) > 40
     assert named - sentences("en").keys() == set()

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from pyapp.compiler.graph import Graph, GraphBuilder
+from pyapp.compiler.graph import CacheDtype, Graph, GraphBuilder
 from pyapp.compiler.reference import StepState
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.weights.formats import FORMATS, section_sizes, unpack
@@ -22,6 +22,8 @@ from pyapp.weights.formats import FORMATS, section_sizes, unpack
 Array = NDArray[Any]
 TOLERANCE = 1e-9
 """Of the normalised squared error. Both sides have exactly the same weights, so only float32's rounding differs."""
+HALF_TOLERANCE = 1e-6
+"""The same of float16 that was written: a value at the border of two halves may go to either."""
 EPS = 0.05
 """Far more than models have, so that it shows."""
 
@@ -81,6 +83,7 @@ def cases() -> Iterator[Case]:
     yield from _pieces()
     yield from _attention()
     yield from _rope_cache()
+    yield from _half_cache()
     yield from _embed()
     yield from _the_rest()
 
@@ -98,9 +101,10 @@ def random_weight(random: np.random.Generator, fmt: str, n: int, k: int) -> Pack
     scales = np.zeros(scales_bytes, np.uint8)
     blocks = n * k // 32 * (2 if fmt == "g8" else 1)
     size = random.uniform(0.3, 1.0, blocks) * random.choice([-1, 1], blocks) / np.sqrt(k)
-    levels = 15 if fmt in ("q4", "g4") else 127
-    factors = [size / levels] if fmt == "q8" else [size / levels, random.uniform(-1, 1, blocks) / np.sqrt(k)]
-    raw = np.stack(factors, axis=1).astype(np.float16 if fmt in ("q4", "q8") else np.float32).reshape(-1).view(np.uint8)
+    levels = 15 if fmt in ("s4", "q4", "g4") else 127
+    factors = [size / levels] if fmt in ("s4", "q8") else [size / levels, random.uniform(-1, 1, blocks) / np.sqrt(k)]
+    wide = np.float32 if fmt in ("g4", "g8") else np.float16
+    raw = np.stack(factors, axis=1).astype(wide).reshape(-1).view(np.uint8)
     scales[: raw.size] = raw
     return Packed(fmt, n, k, random.integers(0, 256, quants_bytes, np.uint8), scales)
 
@@ -133,6 +137,11 @@ class Build:
         self.weights[name] = random_weight(self.random, fmt, n, k)
         return self.graph.tensor(name, (n, k), "weight", fmt=fmt)
 
+    def cache(self, name: str, shape: tuple[int, int], dtype: CacheDtype) -> str:
+        """A KV cache that holds something."""
+        self.values[name] = self.random.standard_normal(shape).astype(np.float16 if dtype == "f16" else np.float32)
+        return self.graph.tensor(name, shape, "cache", dtype=dtype)
+
     def vector(self, name: str, size: int, around: float = 0.0) -> str:
         self.weights[name] = vector(self.random.standard_normal(size) * 0.5 + around)
         return self.graph.tensor(name, (size,), "weight")
@@ -148,7 +157,8 @@ class Build:
 
 def linear(
     name: str, fmt: str, n: int, k: int, *, tokens: int = 1, count: int | None = None, prologue: str = "",
-    epilogue: str = "", bias: bool = False, x_row: str = "", position: int = 5, head_dim: int = 32, **more: Any,
+    epilogue: str = "", bias: bool = False, x_row: str = "", position: int = 5, head_dim: int = 32,
+    kv: CacheDtype = "f32", **more: Any,
 ) -> Case:  # fmt: skip
     """One matrix product. With a rope_cache epilogue N is (2 + 1 + 1) heads; with an attention_merge prologue K is the
     heads of a split attention that runs before it."""
@@ -159,7 +169,7 @@ def linear(
         heads, splits = k // head_dim, 16
         merge = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "splits": splits}
         b.input("q", (1, k), scale=3.0)
-        b.input("attended", (position + 3, 2 * head_dim), "cache")
+        b.cache("attended", (position + 3, 2 * head_dim), kv)
         roles["x"] = b.graph.op("attention", "parts", (heads, splits, head_dim + 4), merge, q="q", kv="attended")
         attrs |= merge
     else:
@@ -180,7 +190,7 @@ def linear(
         attrs |= {"head_dim": d, "q_rows": 2 * d, "kv_rows": d}
         shape, outputs = (rows, 2 * d), ("y", "kv")
         roles |= {
-            "kv": b.input("kv", (position + tokens + 3, 2 * d), "cache"),
+            "kv": b.cache("kv", (position + tokens + 3, 2 * d), kv),
             "rope": b.rope(position + tokens + 3, d),
         }
     if epilogue != "residual":
@@ -200,7 +210,11 @@ def _shapes() -> Iterator[Case]:
     for lanes in (1, 2, 4):
         yield linear(f"q4, three workgroups, {lanes} lanes", "q4", 1100 // lanes, 576, lanes=lanes)
         yield linear(f"q4, 7 of 9 tokens, {lanes} lanes", "q4", 70, 576, tokens=9, count=7, lanes=lanes, hardware=True)
+        yield linear(f"s4, three workgroups, {lanes} lanes", "s4", 1100 // lanes, 608, lanes=lanes)
+        yield linear(f"s4, 7 of 9 tokens, {lanes} lanes", "s4", 70, 608, tokens=9, count=7, lanes=lanes, hardware=True)
     yield linear("q4, one token as on hardware", "q4", 70, 576, hardware=True)
+    yield linear("s4, one token as on hardware", "s4", 71, 608, hardware=True)
+    yield linear("s4, one block, odd rows", "s4", 5, 32)
     yield linear("q4, one block", "q4", 5, 32)
     yield linear("q8, long rows", "q8", 33, 1536)
     yield linear("g8, one row", "g8", 1, 64)
@@ -231,19 +245,20 @@ def _prologues_and_epilogues() -> Iterator[Case]:
 
 def _pieces() -> Iterator[Case]:
     yield linear("f32 in pieces, bias", "f32", 200, 64, bias=True, max_binding=64 * 64 * 4)
-    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 64, tokens=7, count=6, max_binding=64 * 32)
+    yield linear("q4 in pieces, 6 of 7 tokens", "q4", 200, 256, tokens=7, count=6, max_binding=64 * 128)
+    yield linear("s4 in pieces of odd blocks, bias", "s4", 300, 96, bias=True, max_binding=128 * 48)
     yield linear("q8 in pieces, residual", "q8", 130, 96, epilogue="residual", max_binding=128 * 96)
     yield linear("g8 in pieces, norm", "g8", 130, 64, prologue="rms_norm", max_binding=64 * 64 + 255)
 
 
 def attention(
     name: str, heads: int, kv_heads: int, d: int, splits: int, positions: tuple[int, ...], *, tokens: int = 1,
-    count: int | None = None, scale: float = 3.0, negative: bool = False, **more: Any,
+    count: int | None = None, scale: float = 3.0, negative: bool = False, kv: CacheDtype = "f32", **more: Any,
 ) -> Case:  # fmt: skip
     """Attention at several positions; when split, with the kernel that merges the parts. ``negative``: scores are."""
     b = Build(name)
     b.input("q", (tokens, heads * d), scale=scale)
-    b.input("kv", (max(positions) + tokens + 2, 2 * kv_heads * d), "cache")
+    b.cache("kv", (max(positions) + tokens + 2, 2 * kv_heads * d), kv)
     if negative:
         b.values["q"], b.values["kv"] = np.abs(b.values["q"]), -np.abs(b.values["kv"])
     attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "splits": splits}
@@ -271,12 +286,15 @@ def _attention() -> Iterator[Case]:
     yield attention("attention, one token", 3, 3, 32, 1, (0, 1, 2, 3, 4, 90), lanes=2)
 
 
-def rope_cache(name: str, heads: int, kv_heads: int, d: int, *, norm: bool, tokens: int = 1, count: int = 1) -> Case:
+def rope_cache(
+    name: str, heads: int, kv_heads: int, d: int, *, norm: bool, tokens: int = 1, count: int = 1, scale: float = 1.0,
+    kv: CacheDtype = "f32",
+) -> Case:  # fmt: skip
     b = Build(name)
     position, context = 7, 20
     attrs = {"heads": heads, "kv_heads": kv_heads, "head_dim": d, "eps": EPS}
-    roles = {"qkv": b.input("qkv", (tokens, (heads + 2 * kv_heads) * d)), "rope": b.rope(context, d)}
-    roles["kv"] = b.input("kv", (context, 2 * kv_heads * d), "cache")
+    roles = {"qkv": b.input("qkv", (tokens, (heads + 2 * kv_heads) * d), scale=scale), "rope": b.rope(context, d)}
+    roles["kv"] = b.cache("kv", (context, 2 * kv_heads * d), kv)
     if norm:
         roles |= {"q_gain": b.vector("q_gain", d, around=1.0), "k_gain": b.vector("k_gain", d, around=1.0)}
     b.graph.tensor("y", (tokens, heads * d), "output")
@@ -289,6 +307,47 @@ def _rope_cache() -> Iterator[Case]:
     yield rope_cache("turn and store, 5 of 6 tokens", 3, 1, 32, norm=False, tokens=6, count=5)
     yield rope_cache("normalise, turn and store", 2, 1, 128, norm=True)
     yield rope_cache("normalise, turn and store, more heads than a workgroup", 60, 5, 32, norm=True, tokens=6, count=6)
+
+
+def _half_cache() -> Iterator[Case]:
+    """Every kernel that reads or writes the KV cache, with one of float16."""
+    border = (0, 63, 64, 1023, 1024, 1100)
+    yield attention("float16 cache, split, nine heads of 64 on three", 9, 3, 64, 16, border, kv="f16")
+    yield attention("float16 cache, split, no subgroups", 4, 4, 32, 16, (0, 63, 64, 300), lanes=1, kv="f16")
+    yield attention("float16 cache, split, heads of 128 on one", 4, 1, 128, 16, (1, 65, 200), lanes=2, kv="f16")
+    yield attention("float16 cache, 5 of 6 tokens", 4, 2, 64, 1, (0, 3, 150), tokens=6, count=5, kv="f16")
+    yield attention(
+        "float16 cache, 4 of 5 tokens, no subgroups", 2, 1, 128, 1, (0, 40), tokens=5, count=4, lanes=1, kv="f16"
+    )
+    for norm in (False, True):
+        words = "float16 cache, normalise, turn and store" if norm else "float16 cache, turn and store"
+        yield rope_cache(words, 4, 2, 64, norm=norm, kv="f16")
+        yield rope_cache(f"{words}, 5 of 6 tokens", 3, 1, 32, norm=norm, tokens=6, count=5, kv="f16")
+    yield rope_cache("float16 cache, store what is too large", 2, 1, 64, norm=False, scale=60000.0, kv="f16")
+    yield linear("float16 cache, product turned and stored", "q4", 128, 96, epilogue="rope_cache", kv="f16")
+    yield linear(
+        "float16 cache, normed product turned and stored, 6 of 7 tokens, bias", "s4", 128, 96, tokens=7, count=6,
+        prologue="rms_norm", epilogue="rope_cache", bias=True, position=130, hardware=True, kv="f16",
+    )  # fmt: skip
+    yield linear(
+        "float16 cache, product of halves stored, no subgroups",
+        "f16",
+        512,
+        64,
+        epilogue="rope_cache",
+        lanes=1,
+        kv="f16",
+    )
+    yield linear(
+        "float16 cache, heads of 64 merged",
+        "q8",
+        20,
+        256,
+        prologue="attention_merge",
+        head_dim=64,
+        position=1500,
+        kv="f16",
+    )
 
 
 def embed(name: str, fmt: str, vocab: int, k: int, *, tokens: int = 1, count: int = 1, **more: Any) -> Case:
@@ -310,7 +369,8 @@ def _embed() -> Iterator[Case]:
     yield embed("embed 5 of 6 ids", "q4", 100, 2080, tokens=6, count=5)
     yield embed("embed from pieces", "f32", 200, 64, tokens=6, count=6, max_binding=64 * 64 * 4)
     yield embed("embed the state's token from pieces", "g4", 130, 64, max_binding=64 * 32)
-    for fmt in ("g8", "f16", "bf16"):
+    yield embed("embed 5 of 6 ids from pieces of odd blocks", "s4", 300, 96, tokens=6, count=5, max_binding=128 * 48)
+    for fmt in ("s4", "g8", "f16", "bf16"):
         yield embed(f"embed from {fmt}", fmt, 40, 64)
 
 

@@ -13,7 +13,6 @@ from pyapp.gpu.lease import Lease
 from pyapp.text.sampling import SamplingParams
 from pyapp.weights.store import ensure_model
 
-SMALL = {"maxBufferSize": 16 << 20, "maxStorageBufferBindingSize": 4 << 20}
 PICTURE = np.random.default_rng(5).integers(0, 256, (224, 224, 3), np.uint8)
 
 
@@ -32,29 +31,10 @@ async def _engine(language: str, vision: str | None, budget: int, limits: dict[s
     )
 
 
-async def sizes(language: str, vision: str, ids: list[int], n: int) -> dict[str, Any]:
-    """The roomy case: what both need, what they say, and what a switch moves."""
-    engine: Any = await _engine(language, vision, 1 << 30)
-    try:
-        config = engine.language.config
-        out = await _talk(engine, ids, n)
-        slabs = engine.memory()["slabs"]
-        return {
-            **out,
-            "language": engine.residency.sets["language"].nbytes,
-            "vision": engine.residency.sets["vision"].nbytes,
-            "workspace": sum(slab["size"] for slab in slabs if slab["role"] == "workspace"),
-            "context": engine.context,
-            "position": config.kv_bytes_per_token + config.head_dim * 4,
-        }
-    finally:
-        await engine.close()
-
-
 async def talk(
     language: str, vision: str | None, ids: list[int], n: int, budget: int, limits: dict[str, int] | None = None
 ) -> dict[str, Any]:
-    """An engine of this budget: what it says, and what its switches move."""
+    """An engine of this budget: what its models need, what they say, and what their switches move."""
     engine: Any = await _engine(language, vision, budget, limits)
     try:
         return await _talk(engine, ids, n)
@@ -78,7 +58,12 @@ async def _talk(engine: Any, ids: list[int], n: int) -> dict[str, Any]:
     logits = await engine.logits(ids)
     after = engine.memory()
     weights = engine.residency.sets["language"]
+    config = engine.language.config
     return {
+        "language": weights.nbytes,
+        "vision": engine.residency.sets["vision"].nbytes if engine.vision else 0,
+        "workspace": sum(slab["size"] for slab in after["slabs"] if slab["role"] == "workspace"),
+        "position": config.kv_bytes_per_token + config.head_dim * 4,
         "greedy": greedy,
         "logits": [float(value) for value in logits],
         "picture": None if picture is None else [float(value) for value in picture],

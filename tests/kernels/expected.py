@@ -12,7 +12,7 @@ from pyapp.compiler.reference import StepState, run
 from pyapp.engine.state import state_words
 from pyapp.text.sampling import SamplingParams
 
-from .decoder_cases import Case
+from .decoder_cases import HALF_TOLERANCE, Case
 
 Array = NDArray[Any]
 GUARD = 256
@@ -67,13 +67,20 @@ def normalised_squared_error(value: Array, reference: Array) -> float:
 
 
 def compared(case: Case, state: StepState, words: dict[str, Array]) -> tuple[float, list[str]]:
-    """The largest error of the outputs after a run at ``state``, and what else is wrong with the ``words`` of all
-    tensors: rows of no token, guards and inputs must be as they were."""
+    """The largest error of the float32 outputs after a run at ``state``, and what else is wrong with the ``words`` of
+    all tensors: rows of no token, guards and inputs must be as they were, and float16 within HALF_TOLERANCE."""
     worst, faults, before = 0.0, [], initial(case)
     wanted = expected(case, state)
     for name, value in wanted.items():
-        worst = max(worst, normalised_squared_error(words[name][: value.size].view(np.float32), value.reshape(-1)))
-        if not np.array_equal(words[name][value.size :], before[name][value.size :]):
+        half = case.graph.tensors[name].dtype == "f16"
+        end = value.size // 2 if half else value.size
+        found = words[name][:end].view(np.float16 if half else np.float32)
+        error = normalised_squared_error(found.astype(np.float32), value.reshape(-1))
+        if not half:
+            worst = max(worst, error)
+        elif not error <= HALF_TOLERANCE:
+            faults.append(f"an error of {error:.1e} in {name} at position {state.position}")
+        if not np.array_equal(words[name][end:], before[name][end:]):
             faults.append(f"wrote past the {state.count} rows of {name} at position {state.position}")
     read = before.keys() - wanted.keys() - {op.output for op in case.graph.ops}
     changed = [name for name in read if not np.array_equal(words[name], before[name])]

@@ -16,6 +16,7 @@ from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import decoder_passes, fuse
+from pyapp.engine.language import chunk_of
 from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
@@ -79,10 +80,10 @@ def test_the_names_of_cases_are_their_own() -> None:
     assert len(names) == len(set(names))
 
 
-def graphs(config: DecoderConfig, formats: dict[str, str]) -> list[Graph]:
+def graphs(config: DecoderConfig, formats: dict[str, str], limits: DeviceLimits = HARDWARE) -> list[Graph]:
     return [
         build_graph(config, formats, tokens=tokens, context=config.context, splits=16 if tokens == 1 else 1)
-        for tokens in (1, 256)
+        for tokens in (1, chunk_of(config, config.context, limits))
     ]
 
 
@@ -107,7 +108,7 @@ def workgroup_bytes(wgsl: str) -> int:
 @pytest.mark.parametrize("device", DEVICES)
 def test_kernels_keep_to_the_habits_of_the_field(config: DecoderConfig, device: str) -> None:
     limits = DEVICES[device]
-    for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4")):
+    for graph in graphs(config, dict.fromkeys(packed_shapes(config), "q4"), limits):
         plan = lower(fuse(graph, decoder_passes(limits)), limits)
         for dispatch in {d.shader: d for d in plan.dispatches}.values():
             check_text(dispatch, specialised(dispatch, set()), limits)
@@ -154,3 +155,28 @@ def test_pieces_of_a_weight_fit_a_binding_and_are_the_whole(fmt: str, n: int, k:
 def test_rows_too_long_for_any_binding_are_refused() -> None:
     with pytest.raises(BadModel, match=f"64 rows of w take {64 * 8960 * 4} bytes, and one binding .* holds 1048576;"):
         pieces_of(Tensor("w", (65, 8960), "weight"), DeviceLimits(max_binding=1 << 20))
+
+
+@pytest.mark.parametrize("head_norm", [False, True])
+def test_a_float16_cache_changes_what_touches_it_and_nothing_else(head_norm: bool) -> None:
+    config = replace(QWEN25_15B, head_norm=head_norm)
+    formats = dict.fromkeys(packed_shapes(config), "s4")
+    for tokens, splits in ((1, 16), (256, 1)):
+        wide, half = (
+            lower(fuse(build_graph(config, formats, tokens=tokens, context=2048, splits=splits, kv=kv)), HARDWARE)
+            for kv in ("f32", "f16")
+        )
+        assert wide.memory == half.memory
+        touched = {"attention": 0, "cache": 0}
+        for before, after in zip(wide.dispatches, half.dispatches, strict=True):
+            if not any(binding.tensor.endswith(".kv") for binding in before.bindings):
+                assert before == after
+                continue
+            assert "HALF_CACHE" in after.shader.label.split()
+            assert "HALF_CACHE" not in before.shader.label
+            assert before.bindings == after.bindings
+            reads = before.shader.file == "attention"
+            positions = 2048 if reads else tokens
+            assert before.bytes - after.bytes == positions * config.kv_row_bytes("f16")
+            touched["attention" if reads else "cache"] += 1
+        assert touched == {"attention": config.layers, "cache": config.layers}

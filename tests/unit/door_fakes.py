@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from pyapp.door.services import Progress, Services
-from pyapp.errors import TandemError
+from pyapp.door.tabs import NoTabs, TabLock
+from pyapp.errors import DeviceLost, TandemError
 from pyapp.routing.router import End, Part, Piece, Turn
 
 
@@ -37,12 +38,14 @@ class FakeChat:
 
 
 class FakeGeneration:
-    """What ``Engine.generate`` returns: ids, then a finish reason; fails at ``fail_at`` with ``error``."""
+    """What ``Engine.generate`` returns: ids, then a finish reason; fails at ``fail_at`` with ``error``, which is a loss
+    of the GPU where it is a ``DeviceLost``."""
 
-    def __init__(self, engine: FakeEngine, prompt: list[int], limit: int) -> None:
+    def __init__(self, engine: FakeEngine, prompt: list[int], limit: int, step: int) -> None:
         self._engine = engine
         self._limit = limit
-        said = engine.tokenizer.decode(prompt).rsplit("[assistant]", 1)[1].encode()
+        said = bytes(prompt).rsplit(b"[assistant]", 1)[1]
+        assert step == len(said), "a token is drawn by its number in the answer"
         self._ids = list(engine.answer.encode())[len(said) :]
         self._done = len(said)
         self._made = 0
@@ -56,6 +59,8 @@ class FakeGeneration:
         engine = self._engine
         await asyncio.sleep(0)
         if engine.fail_at is not None and self._done + self._made >= engine.fail_at:
+            if isinstance(engine.error, DeviceLost):
+                engine.lost.set()
             raise engine.error
         if engine.hold_at is not None and self._made >= engine.hold_at:
             await asyncio.Event().wait()
@@ -80,17 +85,25 @@ class FakeEngine:
         self.fail_at: int | None = None
         self.hold_at: int | None = None
         self.error: Exception = RuntimeError("boom")
+        self.vision: Any = "a vision model"
         self.vision_error: Exception | None = None
         self.lost = asyncio.Event()
+        self.room = 1.0
+        self.decisions: list[dict[str, Any]] = []
         self.closed = False
+        self.close_seconds = 0.0
         self.prompts: list[str] = []
         self.limits: list[int] = []
+        self.ids: list[list[int]] = []
+        self.steps: list[int] = []
         self.generations: list[FakeGeneration] = []
 
-    def generate(self, ids: list[int], params: Any) -> FakeGeneration:
+    def generate(self, ids: list[int], params: Any, *, step: int = 0) -> FakeGeneration:
         self.prompts.append(self.tokenizer.decode(ids))
+        self.ids.append(list(ids))
+        self.steps.append(step)
         self.limits.append(params.max_tokens)
-        self.generations.append(FakeGeneration(self, ids, params.max_tokens))
+        self.generations.append(FakeGeneration(self, ids, params.max_tokens, step))
         return self.generations[-1]
 
     async def classify(self, pixels: Any) -> Any:
@@ -117,6 +130,8 @@ class FakeEngine:
         return {"budget": 900 << 20, "used": 1, "tenants": [{"name": "fake", "bytes": 1, "resident": 1}]}
 
     async def close(self) -> None:
+        if self.close_seconds:
+            await asyncio.sleep(self.close_seconds)
         self.closed = True
 
 
@@ -155,6 +170,15 @@ class World:
     """A set of services, and what was asked of them."""
 
     engine: FakeEngine = field(default_factory=FakeEngine)
+    later: list[FakeEngine | Exception] = field(default_factory=list)
+    """What comes of making another engine, in this order; then engines like the first. Each takes ``seconds``."""
+    seconds: float = 0.02
+    made: list[FakeEngine] = field(default_factory=list)
+    wishes: dict[str, Any] = field(default_factory=dict)
+    """What the last engine was asked for with."""
+    now: float = 0.0
+    """The clock, which stands still unless a test moves it."""
+    tab_lock: Callable[[Callable[[str], None]], TabLock] = NoTabs
     cloud: FakeCloud = field(default_factory=FakeCloud)
     tier: str = "high"
     model_errors: dict[str, Exception] = field(default_factory=dict)
@@ -191,7 +215,17 @@ class World:
                 raise self.engine_error
             if self.language_error is not None and wishes["language"] is not None:
                 raise self.language_error
-            return self.engine
+            self.wishes = wishes
+            engine = self.engine
+            if self.made:
+                await asyncio.sleep(self.seconds)
+                first = self.made[0]
+                following = self.later.pop(0) if self.later else FakeEngine(first.answer, first.context)
+                if isinstance(following, Exception):
+                    raise following
+                engine = following
+            self.made.append(engine)
+            return engine
 
         async def decode_image(image: Any) -> Any:
             return self.picture(image)
@@ -211,4 +245,6 @@ class World:
             decode_image=decode_image,
             cpu_vision=cpu_vision,
             fetch_json=fetch_json,
+            tab_lock=self.tab_lock,
+            clock=lambda: self.now,
         )

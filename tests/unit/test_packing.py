@@ -30,7 +30,7 @@ from pyapp.weights.source import Bytes, BytesSource
 
 DATA = Path(__file__).parents[1] / "data"
 GOLDEN = {golden["type"]: golden for golden in json.loads((DATA / "dequant.json").read_text())["types"]}
-EXACT = {"q4", "q8", "f16", "bf16", "f32"}
+EXACT = {"s4", "q4", "q8", "f16", "bf16", "f32"}
 
 
 def golden_bytes(type: str) -> Bytes:
@@ -107,9 +107,15 @@ def test_promotion() -> None:
     assert promote(["q4"]) == "q4"
     assert promote(["q4", "g4"]) == "g4"
     assert promote(["q4", "q8"]) == promote(["g4", "q8"]) == promote(["g4", "g8"]) == "g8"
+    assert promote(["s4"]) == "s4"
+    assert promote(["s4", "q4"]) == promote(["q4", "s4"]) == "q4"
+    assert promote(["s4", "g4"]) == promote(["s4", "q4", "g4"]) == "g4"
+    assert promote(["s4", "q8"]) == promote(["s4", "g8"]) == "g8"
     assert promote(["q8", "q8"]) == "q8"
     assert promote(["f16", "f16"]) == "f16"
-    assert promote(["f16", "bf16"]) == promote(["q4", "f16"]) == promote(["g8", "f32"]) == "f32"
+    assert (
+        promote(["f16", "bf16"]) == promote(["q4", "f16"]) == promote(["s4", "bf16"]) == promote(["g8", "f32"]) == "f32"
+    )
 
 
 def test_layout_of_each_format_byte_by_byte() -> None:
@@ -129,22 +135,31 @@ def test_layout_of_each_format_byte_by_byte() -> None:
     quants, scales = pack_rows("Q4_1", block, 1, 32, "f32")
     np.testing.assert_array_equal(quants.view("<f4"), np.r_[np.arange(16), 15 - np.arange(16)] * 0.5 - 3)
     assert scales.size == 0
+    four = np.r_[np.array([0.25], "<f2").view(np.uint8), block[4:]]
+    quants, scales = pack_rows("Q4_0", four, 1, 32, "s4")
+    np.testing.assert_array_equal(quants, block[4:])
+    np.testing.assert_array_equal(scales.view("<f2"), [0.25])
+    quants, scales = pack_rows("Q4_0", four, 1, 32, "q4")
+    np.testing.assert_array_equal(quants, block[4:])
+    np.testing.assert_array_equal(scales.view("<f2"), [0.25, -2])
     eight = np.r_[np.array([0.25], "<f2").view(np.uint8), np.arange(-16, 16).astype(np.int8).view(np.uint8)]
     quants, scales = pack_rows("Q8_0", eight, 1, 32, "q8")
     np.testing.assert_array_equal(quants.view(np.int8), np.arange(-16, 16))
     np.testing.assert_array_equal(scales.view("<f2"), [0.25])
 
 
-def test_a_q4_0_scale_whose_min_overflows_float16_is_refused_in_q4_and_exact_in_g4() -> None:
+def test_a_q4_0_scale_whose_min_overflows_float16_is_refused_in_q4_and_exact_elsewhere() -> None:
     block = np.r_[np.array([60000], "<f2").view(np.uint8), np.full(16, 0x3A, np.uint8)]
     with pytest.raises(BadModel, match="without loss"):
         pack_rows("Q4_0", block, 1, 32, "q4")
-    values = unpack("g4", *pack_rows("Q4_0", block, 1, 32, "g4"), 1, 32)
-    np.testing.assert_array_equal(values.reshape(-1), dequantise("Q4_0", block, 32))
+    for fmt in ("s4", "g4"):
+        values = unpack(fmt, *pack_rows("Q4_0", block, 1, 32, fmt), 1, 32)
+        np.testing.assert_array_equal(values.reshape(-1), dequantise("Q4_0", block, 32))
 
 
 def test_sections_are_padded_to_words() -> None:
     assert section_sizes("q8", 3, 32) == (96, 8)
+    assert section_sizes("s4", 3, 32) == (48, 8)
     assert section_sizes("f16", 1, 3) == (8, 0)
     with pytest.raises(BadModel, match="multiple of 32"):
         section_sizes("q4", 4, 40)

@@ -112,21 +112,64 @@ async def test_stream_without_an_end_is_a_failure() -> None:
         await run(router("only_in_cloud", NoDevice("none"), Script(Piece("b", 1))))
 
 
-async def test_unforeseen_error_is_named_and_heard_of() -> None:
-    heard: list[TandemError] = []
+async def test_unforeseen_error_is_named_with_its_cause() -> None:
     made = router("only_on_device", Script(ValueError("odd")), None)
-    made.on_device_error = heard.append
-    with pytest.raises(DeviceLost, match=r"failed at work \(odd\)"):
+    with pytest.raises(DeviceLost, match=r"failed at work \(odd\)") as caught:
         await run(made)
-    assert [error.details["cause"] for error in heard] == ["ValueError: odd"]
+    assert caught.value.details["cause"] == "ValueError: odd"
 
 
-async def test_failure_of_the_cloud_says_nothing_against_the_device() -> None:
-    heard: list[TandemError] = []
-    made = router("prefer_in_cloud", Script(Piece("a", 1), End("stop")), Script(CloudUnavailable("down")))
-    made.on_device_error = heard.append
-    await run(made)
-    assert heard == []
+@pytest.mark.parametrize(
+    ("mode", "calls"),
+    [("only_on_device", "patient"), ("prefer_on_device", "quick cloud patient"), ("prefer_in_cloud", "cloud patient")],
+)
+async def test_only_who_is_the_last_to_answer_waits_for_the_device(mode: Mode, calls: str) -> None:
+    order: list[str] = []
+
+    class Noted(Script):
+        async def stream(self, turn: Turn, shown: str, left: int) -> AsyncGenerator[Part]:
+            order.append(names[self])
+            async for part in super().stream(turn, shown, left):
+                yield part
+
+    quick = Noted(Begin(3), Piece("a", 1), DeviceLost("gone"))
+    cloud = Noted(Piece("b", 1), CloudUnavailable("down"))
+    patient = Noted(Piece("c", 1), End("stop"))
+    names = {quick: "quick", cloud: "cloud", patient: "patient"}
+    made = router(mode, quick, cloud)
+    made.patient_device = patient
+    made.device_returns = lambda: True
+    parts = await run(made)
+    assert order == calls.split()
+    shown = "".join(part.text for _, part in parts if isinstance(part, Piece))
+    assert shown == {"only_on_device": "c", "prefer_on_device": "abc", "prefer_in_cloud": "bc"}[mode]
+    assert patient.calls == [(shown[:-1], 10 - len(shown[:-1]))]
+
+
+async def test_device_that_does_not_come_back_is_not_waited_for() -> None:
+    made = router("prefer_on_device", Script(DeviceLost("gone")), Script(CloudUnavailable("down")))
+    made.patient_device = patient = Script(End("stop"))
+    with pytest.raises(CloudUnavailable, match=r"down\. This device cannot answer either: gone"):
+        await run(made)
+    assert patient.calls == []
+
+
+async def test_last_word_of_a_device_that_was_waited_for_is_its_newest() -> None:
+    made = router("prefer_on_device", Script(DeviceLost("gone")), Script(CloudUnavailable("down")))
+    made.patient_device = Script(DeviceLost("gone for good"))
+    made.device_returns = lambda: True
+    with pytest.raises(CloudUnavailable, match=r"down\. This device cannot answer either: gone for good"):
+        await run(made)
+
+
+def test_device_with_little_room_comes_second() -> None:
+    made = router("prefer_on_device", Script(), Script())
+    made.cloud_first = lambda: True
+    assert made.order() == ["cloud", "device"]
+    made.cloud = None
+    assert made.order() == ["device"]
+    made.mode = "only_on_device"
+    assert made.order() == ["device"]
 
 
 @pytest.mark.parametrize("mode", ["prefer_on_device", "prefer_in_cloud"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -27,9 +28,9 @@ LIMITS = [(16 * MIB, 4 * MIB), (256 * MIB, 128 * MIB), (4 << 30, 2 << 30)]
 ROOMY = 1 << 40
 
 
-def language(config: DecoderConfig, max_binding: int = 2 << 30) -> Weights:
+def language(config: DecoderConfig, max_binding: int = 2 << 30, type: str = "Q4_1") -> Weights:
     tensors = {
-        name: SimpleNamespace(shape=shape, type="F32" if len(shape) == 1 else "Q4_1")
+        name: SimpleNamespace(shape=shape, type="F32" if len(shape) == 1 else type)
         for name, shape in expected_shapes(config).items()
     }
     blocks = blocks_of(plan_layout(recipes_by_block(config, tensors)), min(BLOCK_BYTES, max_binding))
@@ -59,6 +60,11 @@ def need_of(config: DecoderConfig, *weights: Weights, activations: int = 3 * MIB
     )
 
 
+def as_sized(need: Need, sizing: Sizing) -> Need:
+    """What is needed with the cache that was chosen."""
+    return need if sizing.kv == "f32" else need.with_half_cache()
+
+
 def weights_of(need: Need) -> int:
     return sum(each.nbytes for each in need.weights)
 
@@ -84,12 +90,17 @@ def test_what_a_smaller_budget_costs_and_in_which_order() -> None:
     whole = roomy.weights + roomy.workspace
     tight = size_pool(whole - 9 * MIB, SMOL, 1 << 30, 1 << 30)
     assert (tight.context, overlap(tight.placements)) == (2048, 9 * MIB)  # to the byte
+    assert roomy.kv == tight.kv == "f32"
     alone = SMOL.weights[0].nbytes
-    shorter = size_pool(alone + 60 * MIB, SMOL, 1 << 30, 1 << 30)
-    assert shorter.weights == alone
+    halved = size_pool(alone + 60 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert (halved.kv, halved.context) == ("f16", COMFORTABLE_CONTEXT)
+    assert not streams(halved)
+    shorter = size_pool(alone + 40 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert (shorter.kv, shorter.weights) == ("f32", alone)
     assert LEAST_CONTEXT < shorter.context < COMFORTABLE_CONTEXT
     assert not streams(shorter)
     small = size_pool(alone * 6 // 10 + roomy.workspace // 4 + 3 * MIB, SMOL, 1 << 30, 1 << 30)
+    assert small.kv == "f32"
     assert small.placements[0].streamed
     assert not small.placements[1].streamed  # the vision model fits whole
     assert 0.55 * alone < small.weights < 0.7 * alone
@@ -131,9 +142,65 @@ def test_the_15b_model_with_a_large_vision_model() -> None:
     assert not small.placements[1].streamed
 
 
+def test_a_float16_cache_just_where_it_keeps_a_comfortable_context_beside_resident_weights() -> None:
+    need = need_of(SMOLLM2, language(SMOLLM2))
+    alone, positions = need.weights[0].nbytes, COMFORTABLE_CONTEXT
+    wide = alone + need.activations + positions * need.per_position
+    narrow = alone + need.activations + positions * need.with_half_cache().per_position
+    assert wide - narrow == positions * SMOLLM2.kv_bytes_per_token // 2
+    chosen = {budget: size_pool(budget, need, 1 << 30, 1 << 30) for budget in (wide, wide - 256, narrow, narrow - 256)}
+    assert [sizing.kv for sizing in chosen.values()] == ["f32", "f16", "f16", "f32"]
+    assert [sizing.context for sizing in chosen.values()][:3] == [positions] * 3
+    assert chosen[narrow].weights + chosen[narrow].workspace == narrow
+    last = chosen[narrow - 256]
+    assert not streams(last)
+    assert last.context == (narrow - 256 - alone - need.activations) // need.per_position  # what float32 has room for
+
+
+def test_a_float16_cache_for_a_model_with_a_short_context_and_one_with_a_long_one() -> None:
+    """A comfortable context is at most the model's own; of a longer one no more is asked, but what fits is given."""
+    for full in (512, 8192):
+        need = replace(need_of(SMOLLM2, language(SMOLLM2)), full_context=full)
+        wanted = min(full, COMFORTABLE_CONTEXT)
+        fixed = need.weights[0].nbytes + need.activations
+        sizing = size_pool(fixed + wanted * need.per_position - 256, need, 1 << 30, 1 << 30)
+        assert sizing.kv == "f16"
+        assert wanted <= sizing.context <= full
+        assert sizing.context == full or sizing.context > 1.8 * wanted
+        assert size_pool(fixed + wanted * need.per_position, need, 1 << 30, 1 << 30).kv == "f32"
+
+
+def test_no_float16_cache_without_a_language_model_or_where_weights_are_streamed_either_way() -> None:
+    vision = Need(weights=(VISION,), activations=5 * MIB)
+    assert size_pool(VISION.nbytes + 5 * MIB, vision, 1 << 30, 1 << 30).kv == "f32"
+    need = need_of(SMOLLM2, language(SMOLLM2))
+    alone = need.weights[0].nbytes
+    streamed = size_pool(alone * 8 // 10 + 20 * MIB, need, 1 << 30, 1 << 30)
+    assert streams(streamed)
+    assert streamed.kv == "f32"
+
+
+def test_the_15b_model_with_a_full_context_in_900_mib() -> None:
+    """Qwen2.5-1.5B at 4.5 bits a weight: resident with 2,048 positions, of float16; the vision model takes turns.
+
+    In buffers of 256 MiB the weights' slabs have ends that no block fits.
+    """
+    weights = language(QWEN25_15B, type="Q4_0")
+    assert 868e6 < weights.nbytes < 869e6
+    need = need_of(QWEN25_15B, weights, made_up([9 * MIB // 256] * 50, downward=True), activations=11 * MIB)
+    for limits, budget in ((LIMITS[2], 900 * MIB), (LIMITS[1], 904 * MIB)):
+        sizing = size_pool(budget, need, *limits)
+        assert (sizing.kv, sizing.context) == ("f16", 2048)
+        assert not streams(sizing)
+        all_have_their_place(sizing, need, limits)
+
+
 def test_one_binding_holds_a_layers_cache() -> None:
     sizing = size_pool(900 * MIB, need_of(SMOLLM2, language(SMOLLM2)), 16 * MIB, 1 * MIB)
-    assert sizing.context == MIB // SMOL.position_in_layer
+    assert (sizing.kv, sizing.context) == ("f32", MIB // SMOL.position_in_layer)
+    # A binding that holds a comfortable context of float16 only.
+    half = size_pool(900 * MIB, need_of(SMOLLM2, language(SMOLLM2)), 16 * MIB, 2048 * SMOL.position_in_layer - 256)
+    assert (half.kv, half.context) == ("f16", 2048)
 
 
 UNITS = st.one_of(
@@ -169,6 +236,7 @@ def sized(budget: int, need: Need, limits: tuple[int, int]) -> Sizing | None:
 def test_never_over_the_budget(budget: int, need: Need, limits: tuple[int, int]) -> None:
     sizing = sized(budget, need, limits)
     if sizing:
+        need = as_sized(need, sizing)
         assert sizing.weights + sizing.workspace <= budget
         assert min(LEAST_CONTEXT, need.full_context) <= sizing.context <= need.full_context
         assert sizing.context * need.position_in_layer <= limits[1]
@@ -192,6 +260,7 @@ def test_more_budget_is_never_worse(budget: int, more: int, need: Need, limits: 
 @given(NEEDS, st.sampled_from(LIMITS))
 def test_budget_enough_is_full_context_and_no_overlap(need: Need, limits: tuple[int, int]) -> None:
     sizing = size_pool(ROOMY, need, *limits)
+    assert sizing.kv == "f32"
     assert sizing.context == min(need.full_context, limits[1] // need.position_in_layer)
     assert sizing.weights >= weights_of(need)
     assert overlap(sizing.placements) == 0
@@ -207,6 +276,7 @@ def all_have_their_place(sizing: Sizing, need: Need, limits: tuple[int, int]) ->
         await pool.add_slabs("workspace", sizing.workspace, 0)
 
     asyncio.run(take())
+    need = as_sized(need, sizing)
     table = need.per_position - need.layers * need.position_in_layer
     regions = [need.activations, sizing.context * table, *[sizing.context * need.position_in_layer] * need.layers]
     for nbytes in regions:

@@ -146,6 +146,7 @@ async def test_fault_of_our_own_is_told_and_the_door_stays_open() -> None:
     world.picture = fault
     answer = await page.answer(page.send("call", method="describe", args={}, attachment=b"png"))
     assert "ZeroDivisionError: oops" in answer["error"]["message"]
+    assert answer["error"]["code"] == "device_lost", "the caller's arguments were right"
     assert (await page.answer(page.send("call", method="tokenize", args={"text": "a"})))["value"] == [97]
 
 

@@ -21,7 +21,7 @@ const FATAL = new Set(["closed", "device_lost"]);
 export class App {
   /**
    * `options` for createClient. `hooks` (all may be left out): `extra`, a button beside "Copy"; `done({text, labels,
-   * source})` after each text that was written to its end; `failed(error)`.
+   * source})` after each text that was written to its end; `failed(error)`; `status(status or null)` now and then.
    */
   constructor(options, hooks = {}) {
     this.options = options;
@@ -30,6 +30,7 @@ export class App {
     this.facts = null;
     this.blob = null;
     this.describing = Promise.resolve(false);
+    this.looking = 0;
     this.unread = null;
     this.abort = null;
     this.state = "idle";
@@ -110,6 +111,12 @@ export class App {
     const { status } = this.session;
     this.badge.show(status, this.state);
     this.pool.show(status?.pool ?? null, this.titles);
+    this.hooks.status?.(status);
+  }
+
+  /** Is a model being loaded, a photo looked at or a text written, so that blocks may move at any moment? */
+  get atWork() {
+    return Boolean(this.loading || this.looking || this.abort || this.state === "starting");
   }
 
   #fail(error, retry) {
@@ -137,6 +144,7 @@ export class App {
       return;
     }
     this.labels.wait();
+    this.looking++;
     this.describing = (async () => {
       try {
         const client = await this.session.ready();
@@ -152,6 +160,7 @@ export class App {
         this.#fail(error, () => this.#describe());
         return false;
       } finally {
+        this.looking--;
         this.#drawStatus();
       }
     })();

@@ -16,6 +16,18 @@ export function mebibytes(bytes) {
   return `${new Intl.NumberFormat(locale(), { maximumFractionDigits: value < 10 ? 1 : 0 }).format(value)} MiB`;
 }
 
+/** Bytes of any size as memory is counted: "256 B", "11.2 KiB", "2.2 MiB". */
+export function memorySize(bytes) {
+  if (bytes >= 2 ** 20) return `${decimal(bytes / 2 ** 20)} MiB`;
+  return bytes < 1024 ? `${decimal(bytes, 0)} B` : `${decimal(bytes / 1024)} KiB`;
+}
+
+/** A moment (ms since the epoch) as the clock on the wall: "18:03:12". */
+export function clock(at) {
+  const parts = { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" };
+  return new Intl.DateTimeFormat(locale(), parts).format(at);
+}
+
 /** A probability from 0 to 1: "61 %", "0.4 %". */
 export function percent(p) {
   const digits = p > 0 && p < 0.0995 ? 1 : 0;

@@ -60,7 +60,9 @@ async function start() {
   const wheel = new URL(`wheels/${(await answer.json()).tandem}`, site).href;
   const config = {
     interpreter: "./pyodide/pyodide.mjs",
-    js_modules: { worker: { "./replay.mjs": "tandem_replay", "./opfs.mjs": "tandem_opfs" } },
+    js_modules: {
+      worker: { "./replay.mjs": "tandem_replay", "./opfs.mjs": "tandem_opfs", "./tabs.mjs": "tandem_tabs" },
+    },
   };
   const script = h("script", { type: "py", worker: true, name: "lab", src: "./lab.py", config: JSON.stringify(config) });
   const { hooks } = await import(new URL("pyscript/core.js", site).href);

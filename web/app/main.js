@@ -3,13 +3,16 @@
 import { App } from "./app.js";
 import { h, icon } from "./dom.js";
 import { chooseLanguage, say, setLanguage } from "./i18n.js";
+import { MemoryPanel } from "./memory/panel.js";
 import { readParameters } from "./params.js";
 import { languageSwitch } from "./switch.js";
 
 const { options, lang } = readParameters(location.search);
 await setLanguage(chooseLanguage(lang));
 
-const app = new App(options);
+const memory = new MemoryPanel(() => app.session.memory(), () => app.atWork);
+const app = new App(options, { status: (status) => memory.decided(status?.decisions ?? []) });
+app.pool.element.append(memory.element);
 
 const card = (id, number, ...parts) =>
   h(

@@ -2,9 +2,8 @@
 
 import { h } from "./dom.js";
 import { mebibytes } from "./format.js";
+import { hueOf } from "./hues.js";
 import { has, onLanguage, say, t } from "./i18n.js";
-
-const HUES = 5;
 
 export class PoolBar {
   #bar = h("div.pool-bar", { "aria-hidden": "true" });
@@ -45,7 +44,7 @@ export class PoolBar {
     const { budget, used, tenants } = this.#pool;
     this.#total.textContent = t("pool.total", { used: mebibytes(used), budget: mebibytes(budget) });
     tenants.forEach((tenant, index) => {
-      const hue = `hue-${index % HUES}`;
+      const hue = hueOf(tenant.name, index);
       // `resident` is a number of bytes, or says whether all of them are there.
       const resident = typeof tenant.resident === "number" ? tenant.resident : tenant.resident ? tenant.bytes : 0;
       const segment = h(`span.segment.${hue}`);

@@ -42,6 +42,11 @@ export class Session {
     return this.#client?.status ?? null;
   }
 
+  /** What lies where on the GPU, as `client.inspect.memory()` tells it; null before there is a client. */
+  async memory() {
+    return this.#client ? this.#client.inspect.memory() : null;
+  }
+
   /** Drop a client that cannot go on, so that the next `ready()` makes a new one. */
   async reset() {
     const old = this.#client;

@@ -1,0 +1,133 @@
+"""An engine, opened: the GPU that is there, the models from the store, and what to make of a model that is none."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyapp.door.options import ClientOptions
+from pyapp.door.services import Progress, Services
+from pyapp.door.site import Site
+from pyapp.errors import BadModel, BadWeights, Closed, NoDevice, TandemError
+
+log = logging.getLogger(__name__)
+
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Opened:
+    """``engine`` is None where there is no model for it; ``trouble`` is why it has no language model."""
+
+    engine: Any
+    has_vision: bool
+    trouble: TandemError | None
+
+
+class Opener:
+    """Opens engines, one after another: each on an adapter of its own, since an adapter gives one device only.
+
+    ``probe`` is what the last one found. ``check_open`` raises once the client is closed.
+    """
+
+    def __init__(
+        self,
+        options: ClientOptions,
+        services: Services,
+        site: Site,
+        progress: Progress,
+        check_open: Callable[[], None],
+    ) -> None:
+        self._options = options
+        self._services = services
+        self._site = site
+        self._progress = progress
+        self._check_open = check_open
+        self._language_worked = False
+        self.probe: Any = None
+
+    async def open(self) -> Opened:
+        """Raises: the reason why there is no engine. A language model that is none leaves one for pictures, except with
+        ``only_on_device`` and where the model has run before, when it is a passing trouble."""
+        await self._find()
+        must = self._options.mode == "only_on_device" or self._language_worked
+        trouble: TandemError | None = None
+        language = None
+        try:
+            language = await self._site.language()
+        except (BadModel, BadWeights) as error:
+            if must:
+                raise
+            trouble = error  # the GPU can still look at pictures
+        vision = await self._vision()
+        engine = None
+        if language is not None or vision is not None:
+            try:
+                engine = await self._create(language, vision)
+            except (BadModel, BadWeights) as error:
+                if language is None or vision is None or must:
+                    raise
+                # A file that is none was found out before the GPU was asked for anything, so it is still to be had.
+                trouble = error
+                try:
+                    engine = await self._create(None, vision)
+                except TandemError:
+                    raise error from None
+        self._language_worked = self._language_worked or trouble is None
+        # The engine does without a vision model that this GPU's limits are too small for.
+        return Opened(engine, vision is not None and engine is not None and engine.vision is not None, trouble)
+
+    async def _find(self) -> None:
+        self._check_open()
+        self.probe = await self._services.probe(self._options.adapter)
+        if not self.probe.usable:
+            said = self.probe.reason.rstrip(".")
+            raise NoDevice(f"The device is not used: {said}.", tier=self.probe.tier, adapter=self.probe.adapter)
+
+    async def _vision(self) -> Any:
+        if self._options.vision is None:
+            return None
+        try:
+            return await self._site.vision(fresh=True)
+        except TandemError as error:
+            log.warning("no vision model for now: %s", error.message)  # describe tries again, and says it
+            return None
+
+    async def _create(self, language: Any, vision: Any) -> Any:
+        try:
+            engine = await self._ask(language, vision)
+        except BadWeights as error:
+            if not error.details.get("repack"):
+                raise
+            # What an earlier visit had packed was damaged, and is deleted: made anew, on an adapter not yet used.
+            log.warning("the stored weights are made again: %s", error.message)
+            await self._find()
+            engine = await self._ask(language, vision)
+        try:
+            self._check_open()
+        except Closed:
+            await close_engine(engine)
+            raise
+        return engine
+
+    async def _ask(self, language: Any, vision: Any) -> Any:
+        self._check_open()
+        return await self._services.create_engine(
+            adapter=self.probe,
+            budget=self._options.pool_mib * MIB,
+            language=language,
+            vision=vision,
+            progress=self._progress,
+            limits=self._options.limits,
+            stream_below=self._options.stream_below,
+        )
+
+
+async def close_engine(engine: Any) -> None:
+    """Closes it. Never raises: an engine that cannot be closed is gone already."""
+    try:
+        await engine.close()
+    except Exception:
+        log.exception("closing the engine failed")
