@@ -20,6 +20,8 @@ BEFORE = -1
 """A moment to abort at: before the text has begun."""
 LOSS_SHOWN = 4
 """Characters of a text that are out before the GPU is taken away."""
+LOSS_TIMES = 6
+"""How many times longer than others that text is, so that it is not over by then."""
 Table = dict[str, Any]
 
 
@@ -76,10 +78,12 @@ class Soak:
         await self.page.evaluate("([options, tokens]) => soak.open(options, tokens)", [self.options, self.plan.tokens])
         seen, answer, seconds = await self._first()
         begun = await self._books()
+        long = {"times": LOSS_TIMES}
+        wanted = await self.page.evaluate("(long) => soak.write(long)", long) if self.plan.losses else None
         for doing, times, step in (
             ("alternations", self.plan.alternations, lambda: self._alternate(seen, answer)),
             ("aborts", self.plan.aborts, self._aborter(seconds)),
-            ("losses", self.plan.losses, lambda: self._lose(answer)),
+            ("losses", self.plan.losses, lambda: self._lose(wanted)),
         ):
             await self._times(doing, times, step)
         last_seen, last = await self._attempt("the last answer", self._both()) or (None, None)
@@ -164,9 +168,9 @@ class Soak:
 
         return abort
 
-    async def _lose(self, answer: Table) -> None:
+    async def _lose(self, answer: Table | None) -> None:
         """Takes the GPU away in the middle of a text, which must end as if nothing had happened."""
-        await self.page.evaluate("() => soak.begin()")
+        await self.page.evaluate("(times) => soak.begin(times)", LOSS_TIMES)
         await self.page.wait_for_function(f"() => soak.shown.length >= {LOSS_SHOWN}")
         await self.crash()
         self._expect("text after a loss", answer, await self.page.evaluate("() => soak.writing"))

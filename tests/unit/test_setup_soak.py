@@ -16,7 +16,7 @@ from pyapp.setup.soaking import PAGE, Check, Plan, Soak
 SEEN = {"labels": [1, 2, 3, 4, 5], "source": "device"}
 TEXT = {"text": "a text", "reason": "length"}
 POOL = 1000
-CALLS = ("open", "look", "write()", "cut", "begin", "writing", "memory", "close", "ledger", "soakLedger")
+CALLS = ("open", "look", "write(", "cut", "begin", "writing", "memory", "close", "ledger", "soakLedger")
 
 
 @dataclass
@@ -45,7 +45,7 @@ class FakePage:
             if isinstance(fault, Exception):
                 raise fault
             return fault
-        return getattr(self, f"_{call.strip('()')}")(argument)
+        return getattr(self, f"_{call.strip('(')}")(argument)
 
     async def wait_for_function(self, expression: str) -> None:
         self.calls.append("wait")

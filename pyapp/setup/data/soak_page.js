@@ -24,18 +24,19 @@ async () => {
       const { labels, source } = await soak.client.describe(photo);
       return { labels: labels.map(({ index }) => index), source };
     },
-    /** A text, and how it ended. `signal` may end it. */
-    async write(signal) {
+    /** A text, and how it ended; so many times as long as others. `signal` may end it. */
+    async write({ signal, times = 1 } = {}) {
       soak.shown = "";
       let reason = null;
-      for await (const event of soak.client.generate({ ...soak.request, signal })) {
+      const maxTokens = soak.request.maxTokens * times;
+      for await (const event of soak.client.generate({ ...soak.request, maxTokens, signal })) {
         if (event.type === "text") soak.shown += event.text;
         if (event.type === "done") reason = event.reason;
       }
       return { text: soak.shown, reason };
     },
-    begin() {
-      soak.writing = soak.write();
+    begin(times) {
+      soak.writing = soak.write({ times });
       soak.writing.catch(() => {}); // whoever asks for the end hears of it
     },
     /** A text that is ended after so many ms; below 0: before it has begun. */
@@ -43,7 +44,7 @@ async () => {
       const control = new AbortController();
       if (ms < 0) control.abort();
       else setTimeout(() => control.abort(), ms);
-      return soak.write(control.signal);
+      return soak.write({ signal: control.signal });
     },
   };
   channel.onmessage = ({ data }) => { soak.ledger = data; };
