@@ -16,13 +16,15 @@ SETUPS = ("held", "roomy", "tight", "small")
 class Options:
     """``budgets`` are setups: ``held`` is both models held for good, the others are leases in a pool of that size.
     ``model`` and ``vision`` are the real pair: names of models of the site, or URLs; ``shapes`` the synthetic one's.
-    ``prompt`` and ``tokens`` count the ids that go in and come out of each text; ``pool`` is in MiB.
+    ``prompt`` and ``tokens`` count the ids that go in and come out of each text; ``pool`` is in MiB. Rounds of a setup
+    end early once they took so many ``seconds``, but not before the first.
     """
 
     adapter: str = "auto"
     pairs: tuple[str, ...] = PAIRS
     budgets: tuple[str, ...] = SETUPS
     rounds: int = 30
+    seconds: int = 40
     tokens: int = 32
     prompt: int = 64
     model: str = "smollm2-135m"
@@ -40,7 +42,10 @@ class Options:
             model=query.get("model", cls.model),
             vision=query.get("vision", cls.vision),
             shapes=query.get("shapes", cls.shapes),
-            **{name: _count(query, name, getattr(cls, name)) for name in ("rounds", "tokens", "prompt", "pool")},
+            **{
+                name: _count(query, name, getattr(cls, name))
+                for name in ("rounds", "seconds", "tokens", "prompt", "pool")
+            },
         )
         if made.shapes not in SHAPES:
             raise BadArgument(f"shapes is {made.shapes!r}; it must be one of {', '.join(SHAPES)}.", argument="shapes")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from ..engine.language import LanguageModel
 from ..engine.loading import size_for
 from ..engine.sizing import COMFORTABLE_CONTEXT, STREAMED_CONTEXT
 from ..engine.vision import VisionModel
+from ..errors import OutOfMemory
 from ..gpu.limits import DeviceLimits
 from ..weights.store import ensure_model
 from . import synthetic
@@ -36,12 +38,12 @@ class Pair:
 @dataclass(frozen=True)
 class Needs:
     """Bytes, at a context of 2,048 positions at most. ``language`` and ``vision`` alone, each in a pool of its own;
-    ``together`` in one pool, weights apart; ``streamed``: the workspace that a streamed model has."""
+    ``together`` in one pool, weights apart; ``small``: the workspace, and ``SMALL`` of the language model's weights."""
 
     language: int
     vision: int
     together: int
-    streamed: int
+    small: int
 
 
 def needs_of(pair: Pair, limits: DeviceLimits) -> Needs:
@@ -49,8 +51,8 @@ def needs_of(pair: Pair, limits: DeviceLimits) -> Needs:
     config = pair.language.config
     position = config.kv_bytes_per_token + config.head_dim * 4
 
-    def need(language: LanguageModel | None, vision: VisionModel | None) -> tuple[int, int, int]:
-        sizing = size_for(limits, PLENTY, language, vision, vision.lowered(limits) if vision else None).sizing
+    def need(language: LanguageModel | None, vision: VisionModel | None, budget: int = PLENTY) -> tuple[int, int, int]:
+        sizing = size_for(limits, budget, language, vision, vision.lowered(limits) if vision else None).sizing
         return sizing.weights, sizing.workspace, sizing.context
 
     def at_most(context: int, workspace: int, most: int) -> int:
@@ -59,11 +61,16 @@ def needs_of(pair: Pair, limits: DeviceLimits) -> Needs:
     alone, alone_workspace, alone_context = need(pair.language, None)
     looking, looking_workspace, _ = need(None, pair.vision)
     both, workspace, context = need(pair.language, pair.vision)
+    room = int(pair.language.layout.total * SMALL) // UNIT * UNIT
+    small = at_most(context, workspace, STREAMED_CONTEXT) + room
+    with suppress(OutOfMemory):  # which the bench will be told again
+        # Where weights are cut, fewer operations fuse, and the activations grow.
+        small = need(pair.language, pair.vision, small)[1] + room
     return Needs(
         language=alone + at_most(alone_context, alone_workspace, COMFORTABLE_CONTEXT),
         vision=looking + looking_workspace,
         together=both + at_most(context, workspace, COMFORTABLE_CONTEXT),
-        streamed=at_most(context, workspace, STREAMED_CONTEXT),
+        small=small,
     )
 
 
@@ -77,7 +84,7 @@ def budgets_of(pair: Pair, needs: Needs) -> dict[str, int]:
         "held": limit or needs.language + needs.vision,
         "roomy": needs.together,
         "tight": limit or needs.together - overlap,
-        "small": needs.streamed + int(language * SMALL) // UNIT * UNIT,
+        "small": needs.small,
     }
 
 

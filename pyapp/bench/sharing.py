@@ -54,7 +54,7 @@ async def _run_pair(name: str, options: Options, base: str, post: Callable[[Row]
     try:
         needs = needs_of(pair, (await probe(options.adapter)).device_limits())
         budgets = budgets_of(pair, needs)
-        wanted: list[Round] = []
+        wanted: dict[str, Round] = {}
         for setup in options.budgets:
             row: Row = {"bench": "sharing", "pair": name, "setup": setup, "budget": budgets[setup]}
             try:
@@ -68,37 +68,48 @@ async def _run_pair(name: str, options: Options, base: str, post: Callable[[Row]
         await pair.close()
 
 
-async def _run_setup(pair: Pair, setup: str, needs: Needs, budget: int, options: Options, wanted: list[Round]) -> Row:
-    """The row of one setup. ``wanted``: the first round of all, which every other one must agree with."""
+async def _run_setup(
+    pair: Pair, setup: str, needs: Needs, budget: int, options: Options, wanted: dict[str, Round]
+) -> Row:
+    """The row of one setup. ``wanted``: the first round of all by what the cache holds its values in, which decides the
+    last bits of a text; every other one must agree with it."""
     start = time.perf_counter()
     held = await _load(pair, setup, needs, budget, options.adapter)
     try:
         loaded = time.perf_counter() - start
         ids = [(7919 * i + 13) % pair.language.config.vocab for i in range(options.prompt)]
         rounds: list[Round] = []
+        done = 0
         failures: list[str] = []
         # The first one is slower, once, and counts for what it says only.
         first = await photo_to_copy(held, PICTURE, ids, options.tokens)
-        wanted += [] if wanted else [first]
-        for _ in range(options.rounds):
+        about = _what(held)
+        reference = wanted.setdefault(about["cache"], first)
+        start = time.perf_counter()
+        while done < options.rounds and (not done or time.perf_counter() - start < options.seconds):
+            done += 1
             try:
                 rounds.append(await photo_to_copy(held, PICTURE, ids, options.tokens))
             except TandemError as error:
                 failures.append(error.message)
-        failures += ["another answer" for each in (first, *rounds) if not _agree(each, wanted[0])]
+        failures += ["another answer" for each in (first, *rounds) if not _agree(each, reference)]
         failures += held.errors()
         row = {
-            **_what(held),
+            **about,
             "load_ms": loaded * 1000,
-            "rounds": options.rounds,
+            "rounds": done,
             "tokens": options.tokens,
             "failures": len(failures),
             "failed": sorted(set(failures))[:3],
             "peak": held.peak,
             **_figures(rounds),
         }
-        for model in (VISION, LANGUAGE):
-            row |= await _switches(held, model, [getattr(each, f"to_{model}") for each in rounds], options.rounds)
+        apart: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
+        for _ in range(done):
+            for model in apart:  # the language model had the last turn
+                apart[model].append(await switch(held, model))
+        for model in apart:
+            row |= await _switches(held, model, apart[model], [getattr(each, f"to_{model}") for each in rounds])
         return row
     finally:
         await held.close()
@@ -135,6 +146,7 @@ def _what(held: Held) -> Row:
     shared = held.language is held.vision
     return {
         "context": held.language.context,
+        "cache": next(each["kv"] for each in held.language.decisions if each["model"] == LANGUAGE),
         "language_bytes": language.nbytes,
         "vision_bytes": vision.nbytes,
         "overlap": overlap([language.placement, vision.placement]) if shared else 0,
@@ -152,14 +164,8 @@ def _figures(rounds: Sequence[Round]) -> Row:
     }
 
 
-async def _switches(held: Held, model: str, inside: Sequence[Switch], times: int) -> Row:
-    """Switches to ``model`` by themselves, beside those ``inside`` the rounds, and the rate that they are held to."""
-    other = VISION if model == LANGUAGE else LANGUAGE
-    apart: list[Switch] = []
-    await switch(held, model)
-    for _ in range(times):
-        await switch(held, other)
-        apart.append(await switch(held, model))
+async def _switches(held: Held, model: str, apart: Sequence[Switch], inside: Sequence[Switch]) -> Row:
+    """Switches to ``model`` by themselves, those ``inside`` the rounds, and the rate that they are held to."""
     loads = [await full_load(held, model) for _ in range(LOADS)]
     rate = _percentile([each.moved / each.seconds for each in loads], 50)
     seconds, moved = _percentile([each.seconds for each in apart], 50), _percentile([each.moved for each in apart], 50)

@@ -202,11 +202,14 @@ class Engine:
 
     def memory(self) -> dict[str, Any]:
         """The pool's figures (``Pool.memory``), pipelines counted among the objects; what has moved so far and the last
-        moves; how many bytes of each layer's cache (a span whose label ends in .kv) are ``filled``."""
+        moves; who has the turn (None: nobody) and how many wait for it; how many bytes of each layer's cache (a span
+        whose label ends in .kv) are ``filled``."""
         figures = self.pool.memory()
         figures["objects"] = {**figures["objects"], "pipeline": self.kernels.count}
         figures["moved"] = {"bytes": self.residency.moved_bytes, "uploads": self.residency.uploads}
         figures["moves"] = list(self.residency.moves)
+        holder = self.leases.current
+        figures["lease"] = {"holder": holder and holder.holder, "waiting": self.leases.waiting}
         if self.language:
             for slab in figures["slabs"]:
                 for span in slab["spans"]:

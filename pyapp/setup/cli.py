@@ -21,6 +21,7 @@ COMMANDS = {
     "build": ("site", "set everything up and build dist/"),
     "test": ("testing", "set up what the tests need, run the checks, then all tests"),
     "bench": ("bench", "run the bench page in a headless browser and print its table"),
+    "soak": ("soak", "drive one page for long: turns, aborts, losses of the GPU; then check that nothing leaked"),
     "models": ("models", "list the models that can be built in, or fetch them"),
     "check": ("checks", "lint, format and type checks: ruff, ruff format, mypy"),
 }
@@ -56,6 +57,20 @@ def make_parser() -> argparse.ArgumentParser:
         "--rows", type=Path, help="show the rows of this file (JSON, one a line, as the page posted them); run nothing"
     )
     bench.add_argument("--timeout", type=float, default=900.0, help="seconds until it gives up (default %(default)s)")
+
+    soak = made["soak"]
+    for name, count, what in (
+        ("alternations", 500, "photo-then-text rounds"),
+        ("aborts", 200, "texts that are aborted at random moments"),
+        ("losses", 20, "crashes of the GPU process in the middle of a text"),
+        ("tokens", 16, "tokens of each text"),
+        ("seed", 1, "of the moments to abort at"),
+        ("pool", 900, "budget of the pool, MiB"),
+    ):
+        soak.add_argument(f"--{name}", type=int, default=count, metavar="N", help=f"{what} (default %(default)s)")
+    soak.add_argument("--adapter", choices=("auto", "software"), default="software", help="default %(default)s")
+    soak.add_argument("--model", help="a model of the site, or a URL (default: a tiny one of the tests)")
+    soak.add_argument("--vision", default="efficientnet-lite0", help="default %(default)s")
 
     models = made["models"]
     models.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default %(default)s")

@@ -15,6 +15,7 @@ COLUMNS: tuple[tuple[str, Callable[[Row], str]], ...] = (
     ("budget MB", lambda row: _figure(row["budget"] / MB)),
     ("peak MB", lambda row: _figure(row["peak"] / MB)),
     ("context", lambda row: str(row["context"])),
+    ("cache", lambda row: row["cache"]),
     ("moved a round MB", lambda row: _figure(row["moved_per_round"] / MB)),
     ("to vision ms, p95", lambda row: _pair(row, "to_vision_ms", "to_vision_p95_ms")),
     ("to language ms, p95", lambda row: _pair(row, "to_language_ms", "to_language_p95_ms")),

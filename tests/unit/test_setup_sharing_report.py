@@ -16,10 +16,10 @@ from pyapp.setup.sharing_report import COLUMNS, markdown
 
 ABOUT = {"adapter": "nvidia hopper", "software": False}
 RAN: dict[str, Any] = {
-    "bench": "sharing", "pair": "real", "setup": "tight", "budget": 180_000_000, "peak": 180_100_000, "context": 2048,
-    "moved_per_round": 18_530_000, "to_vision_ms": 13.21, "to_vision_p95_ms": 15.0, "to_language_ms": 27.5,
-    "to_language_p95_ms": 29.0, "to_vision_ratio": 1.04, "to_language_ratio": None, "first_token_ms": 36.0,
-    "tokens_per_s": 612.4, "failures": 0, "failed": [],
+    "bench": "sharing", "pair": "real", "setup": "tight", "budget": 180_000_000, "peak": 180_100_000,
+    "context": 2048, "cache": "f32", "moved_per_round": 18_530_000, "to_vision_ms": 13.21, "to_vision_p95_ms": 15.0,
+    "to_language_ms": 27.5, "to_language_p95_ms": 29.0, "to_vision_ratio": 1.04, "to_language_ratio": None,
+    "first_token_ms": 36.0, "tokens_per_s": 612.4, "failures": 0, "failed": [],
 }  # fmt: skip
 REFUSED = {
     "bench": "sharing",
@@ -39,7 +39,7 @@ def test_the_table_has_a_line_for_each_setup() -> None:
     lines = markdown([RAN, REFUSED, FAILED]).splitlines()
     assert cells(lines[0]) == [name for name, _ in COLUMNS]
     assert cells(lines[2]) == [
-        "real", "tight", "180", "180", "2048", "18.5", "13.2, 15", "27.5, 29", "1.04, –", "36", "612", "0",
+        "real", "tight", "180", "180", "2048", "f32", "18.5", "13.2, 15", "27.5, 29", "1.04, –", "36", "612", "0",
     ]  # fmt: skip
     assert cells(lines[3])[:4] == ["synthetic", "held", "944", "refused"]
     assert cells(lines[4])[:4] == ["synthetic", "", "", "failed"]
