@@ -99,7 +99,7 @@ async def test_tight_switches_move_the_overlap(roomy: dict[str, Any], python: Py
 
 @pytest.mark.parametrize("name", TINY)
 async def test_small_streams_the_rest_of_the_weights(python: PyodidePage, site: str, name: str) -> None:
-    ask = {"language": url(site, TINY[name]), "vision": None, "ids": IDS, "n": 12}
+    ask: dict[str, Any] = {"language": url(site, TINY[name]), "vision": None, "ids": IDS, "n": 12}
     whole = await python.run(MODULE, "talk", FILES, **ask, budget=ROOMY)
     ask["limits"] = TINY_LIMITS
     alone = await python.run(MODULE, "talk", FILES, **ask, budget=ROOMY)
