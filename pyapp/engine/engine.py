@@ -266,8 +266,8 @@ def _text_of(model: LanguageModel) -> tuple[Tokenizer, ChatTemplate]:
     tokenizer = Tokenizer.from_gguf(metadata)
     if tokenizer.vocab_size != model.config.vocab:
         raise BadModel(
-            f"The model file names {tokenizer.vocab_size} tokens and its embedding has {model.config.vocab} rows; it is "
-            "damaged, download it again.",
+            f"The model file names {tokenizer.vocab_size} tokens and its embedding has {model.config.vocab} rows; "
+            "it is damaged, download it again.",
             tokens=tokenizer.vocab_size,
             rows=model.config.vocab,
         )
