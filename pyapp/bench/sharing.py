@@ -60,7 +60,7 @@ async def _run_pair(name: str, options: Options, base: str, post: Callable[[Row]
             try:
                 row |= await _run_setup(pair, setup, needs, budgets[setup], options, wanted)
             except OutOfMemory as refusal:
-                row |= {"refused": refusal.message}
+                row |= {"refused": refusal.message, "need": refusal.details.get("need", 0)}
             except Exception as error:
                 row |= _error_of(error)
             post(row)

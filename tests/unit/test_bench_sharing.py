@@ -215,6 +215,7 @@ async def test_what_cannot_be_held_is_refused_with_figures(world: World) -> None
     rows = (await world.rows(pool="20", budgets="held,tight"))[1:]
     assert rows[0]["refused"].startswith("Held for good, the models take ")
     assert f"the budget is {20 << 20};" in rows[0]["refused"]
+    assert rows[0]["need"] > rows[0]["budget"] == 20 << 20
     assert "peak" not in rows[0]
     assert rows[1]["failures"] == 0
 

@@ -27,6 +27,7 @@ REFUSED = {
     "setup": "held",
     "budget": 943_718_400,
     "refused": "It does not fit.",
+    "need": 1_400_000_000,
 }
 FAILED = {"bench": "sharing", "pair": "synthetic", "error": "ValueError: no"}
 
