@@ -18,7 +18,7 @@ NO_END: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
-class Held:
+class Hosts:
     """The engine that each model runs in: one and the same where they share a pool, else one each."""
 
     language: Engine
@@ -72,38 +72,38 @@ class Round:
     logits: np.ndarray = field(repr=False)
 
 
-async def switch(held: Held, model: str) -> Switch:
+async def switch(hosts: Hosts, model: str) -> Switch:
     """Gives ``model`` its turn, on a GPU that has nothing else to do."""
-    engine = held.engines[model]
+    engine = hosts.engines[model]
     await engine.device.idle()
-    before, start = held.moved, time.perf_counter()
+    before, start = hosts.moved, time.perf_counter()
     async with engine.leases.lease(model, holder="the bench of sharing"):
         await engine.device.idle()
-        return Switch(time.perf_counter() - start, held.moved - before)
+        return Switch(time.perf_counter() - start, hosts.moved - before)
 
 
-async def full_load(held: Held, model: str) -> Switch:
+async def full_load(hosts: Hosts, model: str) -> Switch:
     """A switch to ``model`` when nothing of it is on the GPU: how fast the way from the store to the pool is."""
-    held.engines[model].residency.evict()
-    return await switch(held, model)
+    hosts.engines[model].residency.evict()
+    return await switch(hosts, model)
 
 
-async def photo_to_copy(held: Held, picture: np.ndarray, ids: list[int], tokens: int) -> Round:
+async def photo_to_copy(hosts: Hosts, picture: np.ndarray, ids: list[int], tokens: int) -> Round:
     """Looks at ``picture`` (uint8 [224, 224, 3]), then writes ``tokens`` greedy ids after ``ids``."""
-    before = held.moved
-    to_vision = await switch(held, VISION)
-    if held.vision.vision is None:
+    before = hosts.moved
+    to_vision = await switch(hosts, VISION)
+    if hosts.vision.vision is None:
         raise NoDevice("The vision model does not run on this device: its bindings are too small.")
     start = time.perf_counter()
-    logits = await held.vision.classify(picture)
+    logits = await hosts.vision.classify(picture)
     seen = time.perf_counter() - start
-    to_language = await switch(held, LANGUAGE)
+    to_language = await switch(hosts, LANGUAGE)
     start = time.perf_counter()
     made: list[int] = []
     times: list[float] = []
-    async for token in held.language.generate(ids, SamplingParams(max_tokens=tokens), ends=NO_END):
+    async for token in hosts.language.generate(ids, SamplingParams(max_tokens=tokens), ends=NO_END):
         times.append(time.perf_counter())
         made.append(token)
     first = to_language.seconds + times[0] - start
     rate = (len(made) - 1) / (times[-1] - times[0]) if len(made) > 1 else 0.0
-    return Round(to_vision, to_language, seen, first, rate, held.moved - before, made, logits)
+    return Round(to_vision, to_language, seen, first, rate, hosts.moved - before, made, logits)

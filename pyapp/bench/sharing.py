@@ -22,7 +22,7 @@ from ..errors import OutOfMemory, TandemError
 from ..gpu.probe import probe
 from .options import Options
 from .pairs import Needs, Pair, budgets_of, needs_of, open_pair
-from .rounds import Held, Round, Switch, full_load, photo_to_copy, switch
+from .rounds import Hosts, Round, Switch, full_load, photo_to_copy, switch
 
 Post = Callable[[str], Any]
 Row = dict[str, Any]
@@ -59,8 +59,6 @@ async def _run_pair(name: str, options: Options, base: str, post: Callable[[Row]
             row: Row = {"bench": "sharing", "pair": name, "setup": setup, "budget": budgets[setup]}
             try:
                 row |= await _run_setup(pair, setup, needs, budgets[setup], options, wanted)
-            except OutOfMemory as refusal:
-                row |= {"refused": refusal.message}
             except Exception as error:
                 row |= _error_of(error)
             post(row)
@@ -71,55 +69,53 @@ async def _run_pair(name: str, options: Options, base: str, post: Callable[[Row]
 async def _run_setup(
     pair: Pair, setup: str, needs: Needs, budget: int, options: Options, wanted: dict[str, Round]
 ) -> Row:
-    """The row of one setup. ``wanted``: the first round of all by what the cache holds its values in, which decides the
-    last bits of a text; every other one must agree with it."""
+    """What is said of one setup: that the models cannot be loaded in its budget, or how they did."""
     start = time.perf_counter()
-    held = await _load(pair, setup, needs, budget, options.adapter)
+    try:
+        hosts = await _load(pair, setup, needs, budget, options.adapter)
+    except OutOfMemory as refusal:
+        return {"refused": refusal.message, "need": refusal.details.get("need", 0)}
     try:
         loaded = time.perf_counter() - start
-        ids = [(7919 * i + 13) % pair.language.config.vocab for i in range(options.prompt)]
-        rounds: list[Round] = []
-        done = 0
-        failures: list[str] = []
-        # The first one is slower, once, and counts for what it says only.
-        first = await photo_to_copy(held, PICTURE, ids, options.tokens)
-        about = _what(held)
-        reference = wanted.setdefault(about["cache"], first)
-        start = time.perf_counter()
-        while done < options.rounds and (not done or time.perf_counter() - start < options.seconds):
-            done += 1
-            try:
-                rounds.append(await photo_to_copy(held, PICTURE, ids, options.tokens))
-            except TandemError as error:
-                failures.append(error.message)
-        failures += ["another answer" for each in (first, *rounds) if not _agree(each, reference)]
-        failures += held.errors()
-        row = {
-            **about,
-            "load_ms": loaded * 1000,
-            "rounds": done,
-            "tokens": options.tokens,
-            "failures": len(failures),
-            "failed": sorted(set(failures))[:3],
-            "peak": held.peak,
-            **_figures(rounds),
-        }
-        apart: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
-        for _ in range(done):
-            for model in apart:  # the language model had the last turn
-                apart[model].append(await switch(held, model))
-        for model in apart:
-            row |= await _switches(held, model, apart[model], [getattr(each, f"to_{model}") for each in rounds])
-        return row
+        return {"load_ms": loaded * 1000, **await _measure(hosts, pair, options, wanted)}
     finally:
-        await held.close()
+        await hosts.close()
 
 
-async def _load(pair: Pair, setup: str, needs: Needs, budget: int, adapter: str) -> Held:
+async def _measure(hosts: Hosts, pair: Pair, options: Options, wanted: dict[str, Round]) -> Row:
+    """Rounds, switches by themselves, and full loads. ``wanted``: the first round of all by what the cache holds its
+    values in, which decides the last bits of a text; every other one must agree with it."""
+    ids = [(7919 * i + 13) % pair.language.config.vocab for i in range(options.prompt)]
+    # The first one is slower, once, and counts for what it says only.
+    first = await photo_to_copy(hosts, PICTURE, ids, options.tokens)
+    about = _what(hosts)
+    reference = wanted.setdefault(about["cache"], first)
+    rounds: list[Round] = []
+    failures: list[str] = []
+    done, start = 0, time.perf_counter()
+    while done < options.rounds and (not done or time.perf_counter() - start < options.seconds):
+        done += 1
+        try:
+            rounds.append(await photo_to_copy(hosts, PICTURE, ids, options.tokens))
+        except TandemError as error:
+            failures.append(error.message)
+    failures += ["another answer" for each in (first, *rounds) if not _agree(each, reference)]
+    apart: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
+    for _ in range(done):
+        for model in apart:  # the language model had the last turn
+            apart[model].append(await switch(hosts, model))
+    row = {**about, "rounds": done, "tokens": options.tokens, **_figures(rounds)}
+    for model in apart:
+        row |= await _switches(hosts, model, apart[model], [getattr(each, f"to_{model}") for each in rounds])
+    failures += hosts.errors()
+    return {**row, "peak": hosts.peak, "failures": len(failures), "failed": sorted(set(failures))[:3]}
+
+
+async def _load(pair: Pair, setup: str, needs: Needs, budget: int, adapter: str) -> Hosts:
     """Raises ``OutOfMemory`` for models that cannot both be held in the budget."""
     if setup != "held":
         engine = await Engine.of_models(await probe(adapter), budget, pair.language, pair.vision, _quiet)
-        return Held(engine, engine)
+        return Hosts(engine, engine)
     if needs.language + needs.vision > budget:
         raise OutOfMemory(
             f"Held for good, the models take {needs.language} and {needs.vision} bytes, and the budget is {budget}; "
@@ -133,20 +129,20 @@ async def _load(pair: Pair, setup: str, needs: Needs, budget: int, adapter: str)
     except BaseException:
         await writer.close()
         raise
-    return Held(writer, looker)
+    return Hosts(writer, looker)
 
 
 def _quiet(stage: str, done: int, total: int | None = None) -> None:
     """Nobody watches a bench load."""
 
 
-def _what(held: Held) -> Row:
+def _what(hosts: Hosts) -> Row:
     """What is where."""
-    language, vision = held.language.residency.sets[LANGUAGE], held.vision.residency.sets[VISION]
-    shared = held.language is held.vision
+    language, vision = hosts.language.residency.sets[LANGUAGE], hosts.vision.residency.sets[VISION]
+    shared = hosts.language is hosts.vision
     return {
-        "context": held.language.context,
-        "cache": next(each["kv"] for each in held.language.decisions if each["model"] == LANGUAGE),
+        "context": hosts.language.context,
+        "cache": next(each["kv"] for each in hosts.language.decisions if each["model"] == LANGUAGE),
         "language_bytes": language.nbytes,
         "vision_bytes": vision.nbytes,
         "overlap": overlap([language.placement, vision.placement]) if shared else 0,
@@ -164,9 +160,9 @@ def _figures(rounds: Sequence[Round]) -> Row:
     }
 
 
-async def _switches(held: Held, model: str, apart: Sequence[Switch], inside: Sequence[Switch]) -> Row:
+async def _switches(hosts: Hosts, model: str, apart: Sequence[Switch], inside: Sequence[Switch]) -> Row:
     """Switches to ``model`` by themselves, those ``inside`` the rounds, and the rate that they are held to."""
-    loads = [await full_load(held, model) for _ in range(LOADS)]
+    loads = [await full_load(hosts, model) for _ in range(LOADS)]
     rate = _percentile([each.moved / each.seconds for each in loads], 50)
     seconds, moved = _percentile([each.seconds for each in apart], 50), _percentile([each.moved for each in apart], 50)
     return {

@@ -40,7 +40,7 @@ def report(title: str, rows: list[Row], docs: Path, *, keep: bool) -> None:
     (results / "sharing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     (docs / "sharing.md").write_text(f"# Sharing\n\n{title}. How to read it: `performance.md`.\n\n{text}\n\n"
                                      "![Bytes and switches by setup](sharing.svg)\n", encoding="utf-8")  # fmt: skip
-    draw([row for row in shared if "peak" in row], docs / "sharing.svg")
+    draw([row for row in shared if "peak" in row or "refused" in row], docs / "sharing.svg")
     print(f"Written: {results / 'sharing.jsonl'}, {docs / 'sharing.md'}, {docs / 'sharing.svg'}")
 
 
@@ -68,7 +68,8 @@ def markdown(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row], file: Path) -> None:
-    """An SVG: for each pair and setup, peak GPU bytes, and the time of a switch either way."""
+    """An SVG: for each pair and setup, peak GPU bytes (hatched where it was refused: what it would take), and the time
+    of a switch either way."""
     import matplotlib
 
     matplotlib.use("svg")
@@ -77,13 +78,21 @@ def draw(rows: list[Row], file: Path) -> None:
 
     labels = [f"{row['pair']}\n{row['setup']}" for row in rows]
     places = list(range(len(rows)))
-    figure, (memory, time) = pyplot.subplots(1, 2, figsize=(10, 3.6), layout="constrained")
-    memory.bar(places, [row["peak"] / MB for row in rows], color="#4c78a8")
-    memory.set_ylabel("peak GPU memory, MB")
+    ran = [(at, row) for at, row in zip(places, rows, strict=True) if "peak" in row]
+    refused = [(at, row) for at, row in zip(places, rows, strict=True) if "peak" not in row]
+    figure, (memory, time) = pyplot.subplots(1, 2, figsize=(12, 3.6), layout="constrained")
+    memory.bar([at for at, _ in ran], [row["peak"] / MB for _, row in ran], color="#4c78a8", label="peak")
+    if refused:
+        needs = [row["need"] / MB for _, row in refused]
+        memory.bar([at for at, _ in refused], needs, fill=False, hatch="//", edgecolor="#e45756", label="refused: need")
+    memory.plot(places, [row["budget"] / MB for row in rows], "k_", markersize=22, label="budget")
+    memory.set_ylabel("GPU memory, MB")
+    memory.legend()
     for shift, model, colour in ((-0.2, "vision", "#f58518"), (0.2, "language", "#54a24b")):
-        heights = [row[f"to_{model}_ms"] for row in rows]
-        spread = [[0.0] * len(rows), [max(0.0, row[f"to_{model}_p95_ms"] - row[f"to_{model}_ms"]) for row in rows]]
-        time.bar([at + shift for at in places], heights, 0.4, yerr=spread, color=colour, label=f"to {model}", capsize=2)
+        heights = [row[f"to_{model}_ms"] for _, row in ran]
+        above = [max(0.0, row[f"to_{model}_p95_ms"] - row[f"to_{model}_ms"]) for _, row in ran]
+        spread = [[0.0] * len(ran), above]
+        time.bar([at + shift for at, _ in ran], heights, 0.4, yerr=spread, color=colour, label=f"to {model}", capsize=2)
     time.set_ylabel("switch, ms (median; bar: p95)")
     time.set_yscale("symlog", linthresh=1)
     time.legend()

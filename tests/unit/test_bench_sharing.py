@@ -17,7 +17,7 @@ from pyapp.bench.options import Options
 from pyapp.bench.pairs import Pair, budgets_of, needs_of, open_pair
 from pyapp.engine.loading import size_for
 from pyapp.engine.sizing import overlap
-from pyapp.errors import BadArgument, DeviceLost
+from pyapp.errors import BadArgument, DeviceLost, OutOfMemory
 from pyapp.gpu.lease import LeaseCoordinator
 from pyapp.gpu.limits import DeviceLimits
 
@@ -215,6 +215,7 @@ async def test_what_cannot_be_held_is_refused_with_figures(world: World) -> None
     rows = (await world.rows(pool="20", budgets="held,tight"))[1:]
     assert rows[0]["refused"].startswith("Held for good, the models take ")
     assert f"the budget is {20 << 20};" in rows[0]["refused"]
+    assert rows[0]["need"] > rows[0]["budget"] == 20 << 20
     assert "peak" not in rows[0]
     assert rows[1]["failures"] == 0
 
@@ -243,6 +244,13 @@ async def test_an_error_in_a_round_is_counted_and_the_rest_goes_on(world: World)
     failed, fine = (await world.rows(budgets="roomy,tight"))[1:]
     assert failed["error"] == "The GPU was lost."  # in the very first round there is nothing to compare with
     assert fine["failures"] == 0
+
+
+async def test_memory_that_runs_out_in_a_round_is_no_refusal(world: World) -> None:
+    world.fail += [OutOfMemory("The GPU ran out of memory.")]
+    (row,) = (await world.rows(budgets="tight"))[1:]
+    assert row["error"] == "The GPU ran out of memory."
+    assert "refused" not in row
 
 
 async def test_an_error_that_nobody_foresaw_is_a_row(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,6 +27,7 @@ REFUSED = {
     "setup": "held",
     "budget": 943_718_400,
     "refused": "It does not fit.",
+    "need": 1_400_000_000,
 }
 FAILED = {"bench": "sharing", "pair": "synthetic", "error": "ValueError: no"}
 
@@ -77,6 +78,8 @@ def test_failures_are_the_exit_status(tmp_path: Path) -> None:
     software = {"adapter": "swiftshader", "software": True}
     assert bench(tmp_path, software, {**RAN, "failures": 1}) == 1
     assert bench(tmp_path, software, RAN, FAILED) == 1
+    assert bench(tmp_path, software, RAN, REFUSED) == 0
+    assert bench(tmp_path, software, RAN, {**REFUSED, "setup": "tight"}) == 1
 
 
 def test_rows_that_are_none_are_refused(tmp_path: Path) -> None:
