@@ -47,6 +47,8 @@ class Occupancy:
 
     def clear(self, start: int, end: int) -> list[Span]:
         """Nobody holds [start, end) afterwards; returns what was taken from whom."""
+        if start >= end:
+            return []
         taken = [(max(begin, start), min(stop, end), held) for begin, stop, held in self._overlapping(start, end)]
         kept: list[Span] = []
         for begin, stop, held in self._spans:
