@@ -149,7 +149,9 @@ def size_for(
     )
     activations = vision_plan.memory.peak if vision_plan else 0
     if language:
-        activations = max(activations, *(plan.memory.peak for plan in language.plans(limits, LEAST_CONTEXT, {})))
+        # What plans need beside the caches depends little on the context: a short one that can be bound will do.
+        short = min(LEAST_CONTEXT, limits.max_binding // language.config.kv_row_bytes("f32"))
+        activations = max(activations, *(plan.memory.peak for plan in language.plans(limits, short, {})))
     while True:
         need = _need(language, weights, activations)
         sizing = size_pool(budget, need, limits.max_buffer, limits.max_binding, stream_below)

@@ -106,7 +106,7 @@ async def test_small_streams_the_rest_of_the_weights(python: PyodidePage, site: 
     sound(alone)
     same_answers(alone, whole)
     assert alone["largest_binding"] <= TINY_LIMITS["maxStorageBufferBindingSize"]
-    for part in (0.6, 0.8):
+    for part in (0.7, 0.85):
         room = int(whole["language"] * part) // 256 * 256
         found = await python.run(MODULE, "talk", FILES, **ask, budget=alone["workspace"] + room)
         sound(found)
