@@ -111,9 +111,10 @@ async def test_small_streams_the_rest_of_the_weights(python: PyodidePage, site: 
         found = await python.run(MODULE, "talk", FILES, **ask, budget=alone["workspace"] + room)
         sound(found)
         same_answers(found, whole)
-        assert abs(found["room"] - part) < 0.01
+        # Cut weights fuse less, and what that takes of the budget is missing for them.
+        assert part - 0.2 < found["room"] <= part
         window = 2 * TINY_LIMITS["maxStorageBufferBindingSize"]
-        assert 0 < found["streamed"] <= whole["language"] - room + 2 * window
+        assert 0 < found["streamed"] <= (1 - found["room"]) * whole["language"] + 2 * window
         assert found["decisions"][0]["action"] == "stream"
         # Each run of the plan brings what is streamed at least once.
         assert min(moved for _, moved in found["moved"]) >= 12 * (found["streamed"] - window)
