@@ -100,7 +100,7 @@ async def test_prefer_on_device_goes_without_meanwhile(context: BrowserContext, 
     first, second = await tab(context, site, "One"), await tab(context, site, "Two")
     await first.open(model=MODEL)
     found = await first.describe(COFFEE)
-    # A device that is never idle: the turn is not handed on in the middle of this.
+    # A tab that is never idle: it hands its turn on between two texts, once it has had its share.
     await first.page.evaluate(
         """(request) => {
           globalThis.busy = (async () => {
@@ -115,8 +115,8 @@ async def test_prefer_on_device_goes_without_meanwhile(context: BrowserContext, 
     assert during["source"] == "cpu"
     assert [label["name"] for label in during["labels"]] == [label["name"] for label in found["labels"]]
     status = await second.status()
-    if status["pool"] is None:  # on a slow machine the first tab may have had its share by now
-        assert "“One” is" in status["reason"]
+    # Either still waiting, or, as the first tab has had its share, loading the models.
+    assert status["pool"] is not None or "Another tab of this site ha" in status["reason"]
     await first.page.evaluate("() => { globalThis.enough = true; return globalThis.busy; }")
     async with asyncio.timeout(120):
         while (await second.status())["pool"] is None:  # noqa: ASYNC110
