@@ -144,7 +144,7 @@ async def test_what_goes_wrong_on_the_way_is_counted(call: str, fault: Any, said
 
 async def test_aborts_that_never_take_effect_prove_nothing() -> None:
     page = FakePage()
-    page._cut = lambda _: TEXT  # type: ignore[method-assign]
+    page._cut = lambda moment: TEXT  # type: ignore[method-assign,assignment]
     assert off((await soaked(page))[0]) == ["some texts were aborted"]
     assert off((await soaked(FakePage(), aborts=0))[0]) == []
 
