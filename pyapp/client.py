@@ -40,7 +40,7 @@ class Client:
     def __init__(self, options: ClientOptions, services: Services, device: Device, spell: Spell) -> None:
         self._spell = spell
         self._device = device
-        self._cloud = None if options.cloud is None else services.cloud_side(options.cloud)
+        self._cloud = None if options.cloud is None else services.cloud_side(device.site.address(options.cloud))
         self._router = Router(
             options.mode,
             device.side,
@@ -64,7 +64,7 @@ class Client:
         cls,
         *,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
-        base: str = "/",
+        base: str | None = None,
         page: str = "",
         services: Services | None = None,
         spell: Spell = snake,
@@ -79,8 +79,9 @@ class Client:
         language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes).
-        ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address, ``page`` the name under
-        which other tabs that wait for the GPU hear of this one.
+        ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
+        that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
+        the GPU hear of this one.
 
         Raises: BadArgument; with ``only_on_device`` also the error that kept the device from working, and Busy where
         another tab has kept the GPU for a minute.
@@ -92,7 +93,7 @@ class Client:
                 on_progress({"stage": stage, "loaded": loaded, "total": total})
 
         services = services or browser_services()
-        device = Device(checked, services, base, report, page)
+        device = Device(checked, services, services.base if base is None else base, report, page)
         try:
             await device.site.check_names(spell)
             await device.open()

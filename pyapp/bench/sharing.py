@@ -104,9 +104,14 @@ async def _measure(hosts: Hosts, pair: Pair, options: Options, wanted: dict[str,
     for _ in range(done):
         for model in apart:  # the language model had the last turn
             apart[model].append(await switch(hosts, model))
+    # In turns as well, so that the store's bytes are as far away as a switch finds them.
+    loads: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
+    for _ in range(LOADS):
+        for model in loads:
+            loads[model].append(await full_load(hosts, model))
     row = {**about, "rounds": done, "tokens": options.tokens, **_figures(rounds)}
     for model in apart:
-        row |= await _switches(hosts, model, apart[model], [getattr(each, f"to_{model}") for each in rounds])
+        row |= _switches(model, apart[model], [getattr(each, f"to_{model}") for each in rounds], loads[model])
     failures += hosts.errors()
     return {**row, "peak": hosts.peak, "failures": len(failures), "failed": sorted(set(failures))[:3]}
 
@@ -160,9 +165,9 @@ def _figures(rounds: Sequence[Round]) -> Row:
     }
 
 
-async def _switches(hosts: Hosts, model: str, apart: Sequence[Switch], inside: Sequence[Switch]) -> Row:
-    """Switches to ``model`` by themselves, those ``inside`` the rounds, and the rate that they are held to."""
-    loads = [await full_load(hosts, model) for _ in range(LOADS)]
+def _switches(model: str, apart: Sequence[Switch], inside: Sequence[Switch], loads: Sequence[Switch]) -> Row:
+    """Switches to ``model`` by themselves, those ``inside`` the rounds, and the rate of ``loads`` that they are held
+    to."""
     rate = _percentile([each.moved / each.seconds for each in loads], 50)
     seconds, moved = _percentile([each.seconds for each in apart], 50), _percentile([each.moved for each in apart], 50)
     return {

@@ -33,6 +33,8 @@ class Services:
     cpu_vision: Callable[[Any], Awaitable[Any]]
     """``cpu_vision(stored)`` -> an object with ``classify(uint8 [224, 224, 3]) -> float32 [classes]``."""
     fetch_json: Callable[[str], Awaitable[Any]]
+    base: str = "/"
+    """The address of the site that the client runs on."""
     tab_lock: Callable[[Callable[[str], None]], TabLock] = NoTabs
     """``tab_lock(hear)`` -> the lock that the tabs of the site share; ``hear`` gets what they say."""
     clock: Callable[[], float] = time.monotonic
@@ -45,6 +47,8 @@ class SiteError(Exception):
 
 def browser_services() -> Services:
     """The real things; only in Pyodide."""
+    import js
+
     from pyapp.door.browser_tabs import BrowserTabLock
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
@@ -67,6 +71,8 @@ def browser_services() -> Services:
         decode_image=decode,
         cpu_vision=CpuVision.create,
         fetch_json=fetch_json,
+        # A worker made from a blob, as PyScript's are, resolves no relative address; but it knows the origin it is of.
+        base=f"{js.location.origin}/",
         tab_lock=BrowserTabLock,
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import Any
+from urllib.parse import urljoin
 
 from pyapp.door.options import ClientOptions, Spell, is_url
 from pyapp.door.services import Progress, Services, SiteError
@@ -79,5 +80,9 @@ class Site:
             self._classes = [str(name) for name in names]
         return self._classes
 
+    def address(self, url: str) -> str:
+        """An address as the site means it: a relative one goes from ``base``."""
+        return urljoin(self._base, url)
+
     def _url(self, model: str) -> str:
-        return model if is_url(model) else f"{self._base}models/{model}/manifest.json"
+        return self.address(model if is_url(model) else f"models/{model}/manifest.json")

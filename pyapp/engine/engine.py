@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import NoDevice
+from ..errors import BadModel, NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
@@ -79,11 +79,10 @@ class Engine:
         # A file that cannot run, or a bad vocabulary, is found out before the GPU is asked for anything.
         language_model = await LanguageModel.open(language) if language else None
         vision_model = await VisionModel.open(vision) if vision else None
-        tokenizer = Tokenizer.from_gguf(language_model.file.metadata) if language_model else None
-        chat = ChatTemplate.from_gguf(language_model.file.metadata) if language_model else None
+        text = _text_of(language_model) if language_model else None
         engine = await cls.of_models(found, budget, language_model, vision_model, progress, limits, stream_below)
-        if tokenizer and chat:
-            engine.tokenizer, engine.chat = tokenizer, chat
+        if text:
+            engine.tokenizer, engine.chat = text
         return engine
 
     @classmethod
@@ -259,3 +258,17 @@ class Engine:
             self.pool.close()
             self.device.close()
             await self.residency.close()
+
+
+def _text_of(model: LanguageModel) -> tuple[Tokenizer, ChatTemplate]:
+    """How the model reads and writes text. Raises ``BadModel``, also for ids that its embedding does not have."""
+    metadata = model.file.metadata
+    tokenizer = Tokenizer.from_gguf(metadata)
+    if tokenizer.vocab_size != model.config.vocab:
+        raise BadModel(
+            f"The model file names {tokenizer.vocab_size} tokens and its embedding has {model.config.vocab} rows; "
+            "it is damaged, download it again.",
+            tokens=tokenizer.vocab_size,
+            rows=model.config.vocab,
+        )
+    return tokenizer, ChatTemplate.from_gguf(metadata)

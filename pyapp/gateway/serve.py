@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import uvicorn
@@ -27,8 +28,19 @@ def serve(
     ``port`` 0 takes a free one. ``announce`` gets the address (``http://host:port``) once requests are answered. Raises
     ``BadArgument`` when the address cannot be taken.
     """
+    with bind(host, port) as listener:
+        serve_on(listener, site, host, settings, announce)
+
+
+def serve_on(
+    listener: socket.socket,
+    site: Path | None,
+    host: str,
+    settings: Settings | None = None,
+    announce: Callable[[str], None] | None = None,
+) -> None:
+    """``serve`` on a socket that ``bind`` took at ``host``; the caller closes it."""
     app = create_app(site, settings)
-    listener = _bind(host, port)
     address = _address(host, listener.getsockname()[1])
 
     class Server(uvicorn.Server):
@@ -46,15 +58,12 @@ def serve(
         timeout_graceful_shutdown=_STOP_SECONDS,
         backlog=2048,
     )
-    try:
+    with suppress(KeyboardInterrupt):  # uvicorn raises the signal again after its orderly end
         Server(config).run([listener])
-    except KeyboardInterrupt:
-        pass  # uvicorn raises the signal again after its orderly end
-    finally:
-        listener.close()
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """Takes an address, without answering on it yet: connections are refused until then. Raises ``BadArgument``."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,10 @@ from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph, GraphBuilder
 from ..errors import BadModel
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
+MOST = (1 << 31) - 1
+"""More than this of anything is damage: the step state counts in 32 bits."""
+LEAST_CONTEXT = 16
+"""Tokens: below that not even an empty conversation's markup has room."""
 
 
 @dataclass(frozen=True)
@@ -69,15 +74,31 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
 
     def number(key: str, default: float | None = None) -> float:
         value = metadata.get(f"{arch}.{key}", default)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not np.isfinite(value) or value <= 0:
-            raise BadModel(
-                f"The model file's {arch}.{key} is {value!r}, not a positive number; the file is damaged.", key=key
-            )
+        if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value) or value <= 0:
+            raise _damaged(f"{arch}.{key}", value, "a positive number")
         return value
 
-    hidden, heads = int(number("embedding_length")), int(number("attention.head_count"))
-    kv_heads = int(number("attention.head_count_kv", heads))
-    head_dim = int(number("attention.key_length", hidden // heads if heads <= hidden else 1))
+    def whole(key: str, default: int | None = None) -> int:
+        value = number(key, default)
+        if value != int(value) or value > MOST:
+            raise _damaged(f"{arch}.{key}", value, f"a whole number up to {MOST}")
+        return int(value)
+
+    hidden, heads = whole("embedding_length"), whole("attention.head_count")
+    kv_heads = whole("attention.head_count_kv", heads)
+    head_dim = whole("attention.key_length", hidden // heads if heads <= hidden else 1)
+    layers, context = whole("block_count"), whole("context_length")
+    if layers > len(tensors):
+        # Before anything is made for each of them.
+        raise BadModel(
+            f"The model file promises {layers} layers and has {len(tensors)} tensors; it is damaged.", layers=layers
+        )
+    if context < LEAST_CONTEXT:
+        raise BadModel(
+            f"The model's context is {context} tokens; a prompt and an answer need {LEAST_CONTEXT} at least: choose "
+            "another model.",
+            context=context,
+        )
     embedding = tensors.get("token_embd.weight")
     if embedding is None or len(embedding.shape) != 2:
         raise BadModel("The model file has no token embedding (token_embd.weight); it is not a language model.")
@@ -85,14 +106,14 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
         arch=str(arch),
         vocab=embedding.shape[0],
         hidden=hidden,
-        layers=int(number("block_count")),
+        layers=layers,
         heads=heads,
         kv_heads=kv_heads,
         head_dim=head_dim,
-        ff=int(number("feed_forward_length")),
+        ff=whole("feed_forward_length"),
         eps=float(number("attention.layer_norm_rms_epsilon", 1e-5)),
         rope_base=float(number("rope.freq_base", 10000.0)),
-        context=int(number("context_length")),
+        context=context,
         interleaved=arch == "llama",
         qkv_bias="blk.0.attn_q.bias" in tensors,
         head_norm="blk.0.attn_q_norm.weight" in tensors,
@@ -100,6 +121,10 @@ def config_from_gguf(metadata: Mapping[str, Any], tensors: Mapping[str, Any]) ->
     )
     _check(config, metadata, tensors)
     return config
+
+
+def _damaged(key: str, value: object, wanted: str) -> BadModel:
+    return BadModel(f"The model file's {key} is {str(value)[:40]!r}, not {wanted}; the file is damaged.", key=key)
 
 
 def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:

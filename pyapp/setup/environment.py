@@ -69,7 +69,9 @@ def _make(folder: Path, lock: Path, stamp: str) -> None:
     command += ["--progress-bar", "off", "--require-hashes", "--only-binary", ":all:", "-r", str(lock)]
     with (
         staging() as stage,
-        watching("libraries, downloaded and unpacked", None, lambda: folder_size(stage) + folder_size(folder)),
+        watching(
+            "libraries, as downloaded and as unpacked together", None, lambda: folder_size(stage) + folder_size(folder)
+        ),
     ):
         environment = {**os.environ, "TMPDIR": str(stage)}
         done = subprocess.run(command, check=False, text=True, capture_output=True, env=environment)

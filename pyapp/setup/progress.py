@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -22,10 +23,17 @@ def in_words(size: float) -> str:
     return f"{size:.1f} {unit}"
 
 
+def seconds_running() -> float:
+    """Seconds since this process began; going on inside ``.venv`` (``exec``) does not begin another. Linux only."""
+    # proc(5): the 22nd field, in ticks since boot; the 2nd is a name in parentheses, which may hold spaces.
+    began = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - began / os.sysconf("SC_CLK_TCK")
+
+
 class Progress:
     """Writes ``title  loaded of total``, or without a total where none is known beforehand.
 
-    Redrawn in place on a terminal, else one line every few seconds.
+    Redrawn in place on a terminal, else one line every few seconds, if it says anything new.
     """
 
     def __init__(self, title: str, total: int | None, stream: TextIO | None = None, every: float = 5.0) -> None:
@@ -35,6 +43,7 @@ class Progress:
         self._every = 0.2 if self._terminal else every
         self._next = 0.0
         self._last = 0
+        self._line = ""
 
     def update(self, loaded: int) -> None:
         """Says that ``loaded`` bytes of ``total`` are here; cheap to call often."""
@@ -55,6 +64,9 @@ class Progress:
             loaded = min(loaded, self.total)
             share = 100 * loaded // max(self.total, 1)
             line = f"  {self.title}  {in_words(loaded)} of {in_words(self.total)}  {share} %"
+        if line == self._line and not self._terminal:
+            return
+        self._line = line
         self._stream.write(("\r\x1b[K" if self._terminal else "") + line + end)
         self._stream.flush()
 

@@ -107,7 +107,10 @@ def _from_cdn(pins: list[Pin], stage: Path) -> bool:
                 progress.finish()
             check(stage / pin.name, pin, "Pyodide's CDN")
     except (OSError, HTTPException, SetupError) as error:
-        print(f"Pyodide's CDN does not serve here ({error}); taking the wasm wheels out of {OPEN_WEBUI.requirement}.")
+        print(
+            f"Pyodide's CDN, which is tried first, does not serve here ({error}); taking the same wasm wheels out of "
+            f"{OPEN_WEBUI.requirement} instead, which is as good."
+        )
         return False
     return True
 

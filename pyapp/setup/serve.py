@@ -15,11 +15,12 @@ from typing import Any
 import uvicorn
 
 from pyapp.gateway.app import create_app
-from pyapp.gateway.serve import serve as serve_until_stopped
+from pyapp.gateway.serve import bind, serve_on
 from pyapp.gateway.settings import DEFAULT_MODEL_FILE, Settings
 
 from .cache import cache_folder
 from .failure import SetupError
+from .progress import seconds_running
 from .site import build_site, print_sizes
 
 
@@ -58,13 +59,12 @@ def serving(app: Any) -> Iterator[str]:
 
 def run(options: argparse.Namespace, root: Path) -> int:
     """``build.py serve``. Raises BadArgument when the address is taken."""
-    started = time.monotonic()
-    site = build_site(root)
-    print_sizes(site)
+    with bind(options.host, options.port) as listener:  # first, so that a taken port is told before any work
+        site = build_site(root)
+        print_sizes(site)
 
-    def announce(address: str) -> None:
-        seconds = time.monotonic() - started
-        print(f"Tandem is on {address} (up in {seconds:.1f} s; Ctrl-C stops)", flush=True)
+        def announce(address: str) -> None:
+            print(f"Tandem is on {address} (up in {seconds_running():.1f} s; Ctrl-C stops)", flush=True)
 
-    serve_until_stopped(site.dist, options.host, options.port, gateway_settings(), announce)
+        serve_on(listener, site.dist, options.host, gateway_settings(), announce)
     return 0

@@ -86,7 +86,12 @@ def _types(metadata: dict[str, Any], count: int) -> list[int]:
     value = metadata.get("tokenizer.ggml.token_type")
     if value is None:
         return [NORMAL] * count
-    types = [int(kind) for kind in value]
+    if not isinstance(value, list | tuple) or not set(map(type, value)) <= {int}:
+        raise BadModel(
+            "tokenizer.ggml.token_type in the model file is not a list of whole numbers: use a valid GGUF file.",
+            key="tokenizer.ggml.token_type",
+        )
+    types = list(value)
     if len(types) != count:
         raise BadModel(
             f"The model file has {count} tokens but {len(types)} token types: it is damaged, download it again.",
@@ -159,7 +164,12 @@ def _joins(merge: str, id_of: dict[str, int]) -> bool:
 def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> frozenset[int]:
     ends = {i for i, text in enumerate(tokens) if text in END_NAMES}
     for name in ("eos", "eot", "eom"):
-        value = metadata.get(f"tokenizer.ggml.{name}_token_id")
-        if value is not None and 0 <= int(value) < len(tokens):
-            ends.add(int(value))
+        key = f"tokenizer.ggml.{name}_token_id"
+        value = metadata.get(key)
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadModel(f"{key} in the model file is no whole number: use a valid GGUF file.", key=key)
+        if 0 <= value < len(tokens):
+            ends.add(value)
     return frozenset(ends)

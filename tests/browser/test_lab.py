@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from playwright.async_api import Page, expect
+
+from tests.conftest import ROOT
 
 from .conftest import Open
 from .page_parts import part, photo
@@ -51,6 +54,20 @@ async def test_python_by_hand(open_page: Open) -> None:
     picture = photo()
     await page.get_by_label("A photo, as the variable photo").set_input_files(picture)
     assert (await run(page, "photo[:4], len(photo)")).strip() == f"(b'\\x89PNG', {len(picture['buffer'])})"
+
+
+async def test_the_readme_s_lines_work_as_they_stand(open_page: Open) -> None:
+    """No GPU but an emulated one is here, which "auto" does not take: the cloud writes, and no address was given."""
+    [code] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.S)
+    page = await open_page("/lab.html")
+    await expect(page.get_by_label("A photo, as the variable photo")).to_be_visible()
+    await expect(page.locator(".messages")).to_have_css("position", "static")  # the progress of the start is in it
+    await part(page, "run").and_(page.locator(":enabled")).wait_for(timeout=START_MS)
+    await expect(page.locator(".messages")).to_have_css("position", "absolute")  # empty, and takes no room
+    printed = await run(page, code, timeout=120_000)
+    assert await part(page, "output").get_attribute("data-ok") == "true", printed
+    assert len(printed) > 40
+    assert "cloud" in await run(page, "client.status['source']")
 
 
 async def run_example(page: Page, name: str) -> str:

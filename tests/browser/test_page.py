@@ -246,6 +246,8 @@ async def test_first_download_is_announced_with_its_size(open_page: Open, site: 
     listed = json.loads((ROOT / "dist/models/index.json").read_text())["models"]
     size = round(sum(model["bytes"] for model in listed) / 1e6)
     await expect(part(page, "notice")).to_contain_text(f"{size} MB")
+    python = json.loads((ROOT / "dist/wheels/index.json").read_text())["runtimeBytes"]
+    await expect(part(page, "notice")).to_contain_text(f"Python on top: up to {python / 1e6:.1f} MB")
     progress = part(page, "progress")
     await expect(progress).to_have_attribute("data-stage", "weights")
     await expect(progress).to_contain_text("of 117 MB")
@@ -284,7 +286,44 @@ async def test_save_data_may_leave_the_writing_to_the_cloud(open_page: Open) -> 
     page = await open_page("/", fake=True, init=SAVE_DATA)
     await part(page, "cloud-only").click()
     await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
+    await expect(part(page, "badge")).to_contain_text("You chose to let the cloud write.")
     assert await calls(page, "create") == [["create", {"mode": "only_in_cloud"}]]
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("adapter=none", "The GPU is not used: this page is set not to."),
+        ("mode=only_in_cloud", "The cloud is asked first: this page is set to do so."),
+        ("adapter=none&lang=zh", "按此页面的设置，不使用 GPU。"),
+    ],
+)
+async def test_what_was_asked_for_is_told_in_the_page_s_words(open_page: Open, query: str, says: str) -> None:
+    page = await open_page(f"/?{query}", **fake())
+    await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
+    await expect(part(page, "badge")).to_contain_text(says)
+
+
+@pytest.mark.parametrize("lang", ["en", "zh"])
+async def test_the_head_cuts_no_word_and_the_badge_is_as_wide_as_its_words(open_page: Open, lang: str) -> None:
+    page = await open_page(f"/?lang={lang}", **fake(), viewport={"width": 1280, "height": 800})
+    await expect(part(page, "badge")).to_have_attribute("data-source", "device")
+    await page.evaluate(
+        "document.querySelector('.badge .why').textContent = '· ' + 'A long reason with figures. '.repeat(3)"
+    )
+    tagline, badge = page.locator(".tagline"), part(page, "badge")
+    await expect(tagline).to_be_visible()
+    assert await tagline.evaluate("it => it.scrollWidth <= it.clientWidth && it.scrollHeight <= it.clientHeight")
+    words = await tagline.bounding_box()
+    assert words
+    assert words["height"] < 45  # two lines
+    await page.set_viewport_size({"width": 360, "height": 700})
+    await page.evaluate("document.querySelector('.badge .why').textContent = ''")
+    brand, box = await page.locator(".brand").bounding_box(), await badge.bounding_box()
+    assert brand
+    assert box
+    assert box["y"] > brand["y"] + brand["height"]
+    assert box["width"] < 200
 
 
 async def test_save_data_offers_no_cloud_where_the_text_must_stay_here(open_page: Open) -> None:

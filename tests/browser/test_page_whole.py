@@ -59,7 +59,7 @@ async def test_without_a_gpu_the_processor_looks_and_the_cloud_writes(open_page:
     text = await write(page)
     assert len(text) > 40
     await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
-    await expect(part(page, "badge")).to_contain_text("adapter asked for is none")
+    await expect(part(page, "badge")).to_contain_text("The GPU is not used: this page is set not to.")
     await expect(page.get_by_text("Written by the cloud")).to_be_visible()
     await expect(part(page, "pool")).to_contain_text("None is held")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -106,6 +107,26 @@ async def test_opening_reports_progress_and_asks_for_the_models_of_the_site() ->
         "pool": world.engine.pool_status(),
         "decisions": [],
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "site"),
+    [({}, "https://shop.example/"), ({"base": "https://shop.example/write"}, "https://shop.example/write/")],
+)
+async def test_addresses_are_of_the_site_whole_for_workers_that_resolve_none(given: dict[str, Any], site: str) -> None:
+    world, clouds = World(), []
+
+    def cloud_side(url: str) -> FakeCloud:
+        clouds.append(url)
+        return world.cloud
+
+    services = replace(world.services(), base="https://shop.example/", cloud_side=cloud_side)
+    await Client.create(services=services, **given)
+    assert f"{site}models/smollm2-135m/manifest.json" in world.asked
+    for options in ({"cloud": "stream"}, {"cloud": "https://cloud.example/v1"}, {"model": "mine/a.gguf"}):
+        await Client.create(services=services, **{**given, **options})
+    assert clouds[:3] == ["https://shop.example/api/ai/cloud-stream", f"{site}stream", "https://cloud.example/v1"]
+    assert f"{site}mine/a.gguf" in world.asked
 
 
 async def test_gguf_address_is_used_as_it_is() -> None:

@@ -1,17 +1,22 @@
-"""Taking the pool on a GPU that has less memory than the budget allows."""
+"""Taking the pool: on a GPU that has less memory than the budget allows, and with plans for what was taken."""
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
-from pyapp.engine.loading import take_pool
+from pyapp.engine.language import LanguageModel
+from pyapp.engine.loading import Sized, take_pool
 from pyapp.engine.vision import VisionModel
 from pyapp.errors import OutOfMemory
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.pool import Pool
 from pyapp.models.efficientnet import build_graph, pack_layout
+from pyapp.weights.source import BytesSource
 
 from .gpu_fakes import fake_device
+from .tiny_models import TINY
 
 MIB = 1 << 20
 
@@ -39,3 +44,29 @@ async def test_a_gpu_with_too_little_is_said_so_and_nothing_is_left() -> None:
     with pytest.raises(OutOfMemory, match="need at least"):
         await take_pool(device, pool, None, model, model.lowered(DeviceLimits()), 1.0)
     assert device.live == pool.live == 0
+
+
+@pytest.mark.parametrize("name", ["tiny-qwen2-Q4_0-untied", "tiny-qwen3-Q8_0-tied"])
+async def test_the_plans_are_for_the_cache_that_was_chosen(name: str) -> None:
+    source = BytesSource((TINY / f"{name}.gguf").read_bytes())
+    model = await LanguageModel.open(SimpleNamespace(source=source))
+
+    async def taken(budget: int) -> Sized:
+        device = fake_device()
+        sized = await take_pool(device, Pool(device, budget), model, None, None, 1.0)
+        assert device.live == sized.sizing.weights + sized.sizing.workspace <= budget
+        return sized
+
+    wide = await taken(900 * MIB)
+    half = await taken(wide.sizing.weights + wide.sizing.workspace - 256)
+    cache = 512 * model.config.kv_bytes_per_token
+    assert (wide.sizing.kv, half.sizing.kv) == ("f32", "f16")
+    assert wide.sizing.context == half.sizing.context == 512
+    assert wide.sizing.workspace - half.sizing.workspace == cache // 2
+    assert not half.sizing.placements[0].streamed
+    for sized, halves in ((wide, False), (half, True)):
+        assert sized.language is not None
+        for plan in sized.language:
+            touching = [d for d in plan.dispatches if any(b.tensor.endswith(".kv") for b in d.bindings)]
+            assert len(touching) == 2 * model.config.layers
+            assert all(dict(d.shader.params)["HALF_CACHE"] == halves for d in touching)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import subprocess
+import sys
 import tarfile
+import time
 import zipfile
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from pyapp.setup.failure import SetupError
 from pyapp.setup.npm import read_members
 from pyapp.setup.progress import Progress, folder_size, in_words, watching
 from pyapp.setup.pypi import take_out
+from tests.conftest import ROOT
 
 BYTES = b"weights" * 100
 PIN = Pin("file.bin", hashlib.sha256(BYTES).hexdigest(), len(BYTES))
@@ -120,8 +124,27 @@ def test_progress_without_a_terminal_is_whole_lines() -> None:
     assert stream.getvalue().splitlines() == [
         "  model  500 B of 2.0 kB  25 %",
         "  model  2.0 kB of 2.0 kB  100 %",
-        "  model  2.0 kB of 2.0 kB  100 %",
     ]
+
+
+def test_progress_says_nothing_twice() -> None:
+    stream = io.StringIO()
+    progress = Progress("libraries", None, stream, every=0)
+    for loaded in (677_510_000, 677_790_000, 677_810_000, 677_840_000):
+        progress.update(loaded)
+    progress.finish()
+    assert stream.getvalue().splitlines() == ["  libraries  677.5 MB", "  libraries  677.8 MB"]
+
+
+def test_the_clock_of_the_process_goes_on_through_exec() -> None:
+    code = (
+        "import os, sys, time; from pyapp.setup.progress import seconds_running\n"
+        "if 'again' in sys.argv: print(seconds_running())\n"
+        "else: time.sleep(0.5); os.execv(sys.executable, [*sys.orig_argv, 'again'])"
+    )
+    before = time.monotonic()
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert 0.5 <= float(done.stdout) <= time.monotonic() - before + 0.05  # a tick is 0.01 s
 
 
 def test_progress_on_a_terminal_stays_on_its_line() -> None:

@@ -84,7 +84,8 @@ def test_without_the_cdn_open_webui_is_taken(
     paths = runtime.obtain_wasm_wheels(lock())
     assert {path.stem: path.read_bytes() for path in paths} == WHEELS
     assert sources.asked == {"cdn": 1, "open-webui": 1}
-    assert "taking the wasm wheels out of open-webui==0.12.4" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "taking the same wasm wheels out of open-webui==0.12.4 instead, which is as good" in said
 
 
 def test_bytes_that_the_lock_does_not_know_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

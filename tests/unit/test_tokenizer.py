@@ -191,6 +191,11 @@ def test_a_million_characters_do_not_hang(tokenizer: Tokenizer, unit: str) -> No
         ({"tokenizer.ggml.merges": ["a b", "x"]}, "Merge"),
         ({"tokenizer.ggml.merges": ["h e", "q zzz"]}, "Merge 1 of the model file, 'q zzz'"),
         ({"tokenizer.ggml.token_type": [1, 1]}, "512 tokens but 2 token types"),
+        ({"tokenizer.ggml.token_type": 1}, "token_type in the model file is not a list"),
+        ({"tokenizer.ggml.token_type": "normal"}, "token_type in the model file is not a list"),
+        ({"tokenizer.ggml.token_type": [float("nan")] * 512}, "token_type in the model file is not a list"),
+        ({"tokenizer.ggml.eos_token_id": "abc"}, "eos_token_id in the model file is no whole number"),
+        ({"tokenizer.ggml.eot_token_id": float("inf")}, "eot_token_id in the model file is no whole number"),
     ],
 )
 def test_files_that_cannot_be_read(change: dict[str, Any], words: str) -> None:

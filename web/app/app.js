@@ -2,7 +2,7 @@
 
 import { Badge } from "./badge.js";
 import { Brief } from "./brief.js";
-import { languageModel, loadCatalogue, pendingDownloads, visionModel } from "./catalogue.js";
+import { languageModel, loadCatalogue, pendingDownloads, runtimeBytes, visionModel } from "./catalogue.js";
 import { DownloadNotice, savesData } from "./consent.js";
 import { Copy } from "./copy.js";
 import { h, icon } from "./dom.js";
@@ -83,8 +83,10 @@ export class App {
     const downloads = await pendingDownloads(models, this.options);
     const mayUseCloud = this.options.cloud !== null && (this.options.mode ?? "prefer_on_device") !== "only_on_device";
     const alone = mayUseCloud ? await pendingDownloads(models, { ...this.options, mode: "only_in_cloud" }) : null;
-    const choice = await this.notice.tell(downloads, savesData(), alone);
-    return choice === "cloud" ? { mode: "only_in_cloud" } : {};
+    const choice = await this.notice.tell(downloads, await runtimeBytes(), savesData(), alone);
+    if (choice !== "cloud") return {};
+    this.badge.choseCloud();
+    return { mode: "only_in_cloud" };
   }
 
   #progress(event) {

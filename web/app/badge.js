@@ -12,6 +12,7 @@ export class Badge {
   #status = null;
   #written = null;
   #state = "idle";
+  #chosen = false;
   #options;
 
   /** `options` as for createClient: what the visitor asked for is a reason too. */
@@ -39,6 +40,12 @@ export class Badge {
     this.#draw();
   }
 
+  /** The visitor chose the cloud on this page, whatever its options say. */
+  choseCloud() {
+    this.#chosen = true;
+    this.#draw();
+  }
+
   #draw() {
     const source = this.#written ?? this.#status?.source ?? "none";
     this.element.dataset.source = source;
@@ -49,13 +56,17 @@ export class Badge {
     set(this.#why, why && `· ${why}`);
   }
 
-  // The engine says why in English, with the figures; in another language the known reasons are told in its words.
+  // What was asked for is told in the page's words. Else the engine says why, in English and with the figures; in
+  // another language the known reasons are told in its words.
   #reason(source) {
     const { reason, adapter, software } = this.#status;
+    if (source === "cloud") {
+      if (this.#chosen) return t("badge.why.chosen");
+      if (CLOUD_MODES.includes(this.#options.mode)) return t("badge.why.mode");
+      if (this.#options.adapter === "none") return t("badge.why.none");
+    }
     if (language() === "en") return reason ?? "";
     if (source === "device") return t(software ? "badge.software" : "badge.gpu", { adapter });
-    if (CLOUD_MODES.includes(this.#options.mode)) return t("badge.why.mode");
-    if (this.#options.adapter === "none") return t("badge.why.none");
     if (software) return t("badge.why.software", { adapter });
     if (!("gpu" in navigator)) return t("badge.why.no_webgpu");
     return adapter ? (reason ?? "") : t("badge.why.no_adapter");

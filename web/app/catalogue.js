@@ -21,6 +21,15 @@ export async function loadCatalogue() {
   }
 }
 
+/** Bytes of Python itself, before compression, as a first visit fetches them; null when nobody says how many. */
+export async function runtimeBytes() {
+  try {
+    return (await json("../wheels/index.json")).runtimeBytes ?? null;
+  } catch {
+    return null;
+  }
+}
+
 /** The chosen language model's entry; null for the address of a .gguf, or a name that the site does not list. */
 export function languageModel(models, options) {
   const name = options.model ?? DEFAULTS.model;

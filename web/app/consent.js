@@ -32,16 +32,18 @@ export class DownloadNotice {
   }
 
   /**
-   * Tell what a start will fetch. Where data is dear (`ask`), wait for the answer: "download", or "cloud" when the
-   * visitor would rather have the cloud write; `cloudDownloads` is what is fetched then (the photo's model), or null
-   * where the cloud may not be used.
+   * Tell what a start will fetch: models, and beside them `runtime` bytes of Python (null: unknown). Where data is
+   * dear (`ask`), wait for the answer: "download", or "cloud" when the visitor would rather have the cloud write;
+   * `cloudDownloads` is what is fetched then (the photo's model), or null where the cloud may not be used.
    */
-  async tell(downloads, ask, cloudDownloads) {
+  async tell(downloads, runtime, ask, cloudDownloads) {
     if (!downloads.length) return "download";
     const size = () => known(downloads.some(({ bytes }) => bytes === null) ? null : sum(downloads));
     this.#draw = () => {
       say(this.#sentence, ask ? "download.ask" : "download.tell", { size });
-      this.#parts.textContent = downloads.map(({ title, bytes }) => `${title}: ${known(bytes)}`).join(" · ");
+      const parts = downloads.map(({ title, bytes }) => `${title}: ${known(bytes)}`);
+      if (runtime !== null) parts.push(t("download.python", { size: megabytes(runtime) }));
+      this.#parts.textContent = parts.join(" · ");
       say(this.#accept, "download.accept", { size });
       if (cloudDownloads) {
         const fetched = () => megabytes(sum(cloudDownloads));

@@ -1,10 +1,13 @@
 // The lab's examples: a few lines each. `base`, `photo` (bytes or None) and `progress` are there already.
 
+// A client finds the site at the top of its host by itself; only one below a folder has to be named.
+const where = new URL("../", import.meta.url).pathname === "/" ? "" : "base=base, ";
+
 const OPEN = `from pyapp.client import Client
 
 # Made once; run again, the same client goes on.
 if "client" not in globals():
-    client = await Client.create(adapter="auto", base=base, on_progress=progress)
+    client = await Client.create(adapter="auto", ${where}on_progress=progress)
 `;
 
 export const EXAMPLES = {
