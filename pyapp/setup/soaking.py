@@ -61,6 +61,8 @@ class Soak:
     say: Callable[[str], None] = print
     wrong: Counter[str] = field(default_factory=Counter)
     """What went wrong on the way, and how often."""
+    endings: Counter[str] = field(default_factory=Counter)
+    """How the texts ended that were to be aborted: some are over before."""
 
     @staticmethod
     async def count_buffers(page: Page) -> None:
@@ -92,6 +94,7 @@ class Soak:
         left = await self.page.evaluate("() => soak.ledger")
         return [
             Check("went wrong on the way", {}, dict(self.wrong)),
+            Check("some texts were aborted", True, self.endings["abort"] > 0 or not self.plan.aborts),
             Check("the last labels are the first ones", seen, last_seen),
             Check("the last text is the first one", answer, last),
             *(Check(name, begun[name], ended[name]) for name in begun),
@@ -163,6 +166,7 @@ class Soak:
         async def abort() -> None:
             moment = chance.choice((BEFORE, 0, *(chance.uniform(0, 1.1 * seconds * 1000) for _ in range(6))))
             ended = await self.page.evaluate("(ms) => soak.cut(ms)", moment)
+            self.endings[str(ended["reason"])] += 1
             if ended["reason"] not in ("abort", "stop", "length"):
                 self._expect("abort", "abort", ended["reason"])
 

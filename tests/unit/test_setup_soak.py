@@ -142,6 +142,13 @@ async def test_what_goes_wrong_on_the_way_is_counted(call: str, fault: Any, said
     assert times == 1
 
 
+async def test_aborts_that_never_take_effect_prove_nothing() -> None:
+    page = FakePage()
+    page._cut = lambda moment: TEXT  # type: ignore[method-assign,assignment]
+    assert off((await soaked(page))[0]) == ["some texts were aborted"]
+    assert off((await soaked(FakePage(), aborts=0))[0]) == []
+
+
 async def test_a_lease_that_is_still_held_differs_from_before() -> None:
     page = FakePage()
     alternate = page._cut
