@@ -109,6 +109,8 @@ class Residency:
         self.moved_bytes = 0
         """Bytes uploaded since the start."""
         self.uploads = 0
+        self._whole: set[str] = set()
+        """Models whose pinned blocks are all there: a turn of theirs costs nothing, however many blocks they have."""
         self.moves: deque[dict[str, Any]] = deque(maxlen=MOVES_KEPT)
         """The last moves, oldest first: {at (ms since the epoch), tenant, label, slab, offset, bytes, direction}."""
 
@@ -124,6 +126,8 @@ class Residency:
 
         A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
+        if name in self._whole:
+            return
         weights = self.sets[name]
         pinned = weights.pinned
         total = sum(weights.blocks[index].nbytes for index in pinned)
@@ -133,6 +137,7 @@ class Residency:
             done += weights.blocks[index].nbytes
             if progress:
                 progress(done, total)
+        self._whole.add(name)
 
     async def bring(self, name: str, block: int) -> None:
         """Makes one block resident: in queue order, so what was submitted before still sees what lay there."""
@@ -150,6 +155,8 @@ class Residency:
             self.device.check()
             for begin, finish, owner in slab.held.clear(at, stop):
                 self._note(owner, home.slab, begin, finish - begin, "out")
+                if owner.tenant != weights.name:
+                    self._whole.discard(owner.tenant)
             self.device.queue.writeBuffer(slab.buffer, at, data)
             slab.held.put(at, stop, weights.owner(block))
             self.moved_bytes += stop - at
@@ -158,6 +165,7 @@ class Residency:
 
     def evict(self) -> None:
         """Forgets what lies in the pool, whosever it is: the next ``ensure`` moves everything."""
+        self._whole.clear()
         for number, slab in enumerate(self.pool.weights):
             for begin, end, owner in slab.held.clear(0, slab.size):
                 self._note(owner, number, begin, end - begin, "out")
