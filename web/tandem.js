@@ -11,6 +11,13 @@
  * @typedef {{tier: string | null, adapter: string | null, software: boolean, source: "device" | "cloud",
  *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}, decisions: Decision[]}} Status
  *   `decisions`: the last 32, newest last
+ * @typedef {{offset: number, size: number, tenant: string, label: string, filled?: number}} Span
+ *   bytes of a slab; `filled`: how many of a cache's hold something
+ * @typedef {{asked: number, live: number, peak: number, budget: number, tenants: Record<string, number>,
+ *   slabs: {size: number, used: number, role: "weights" | "workspace", spans: Span[]}[], objects: Record<string, number>,
+ *   moved: {bytes: number, uploads: number}, moves: {at: number, tenant: string, label: string, slab: number,
+ *   offset: number, bytes: number, direction: "in" | "out"}[], lease: {holder: string | null, waiting: number}}} Memory
+ *   `moves`: the last 64, oldest first
  * @typedef {{type: "text", text: string, source: "device" | "cloud"}
  *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
  *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
@@ -184,6 +191,7 @@ function inspect(call) {
       }
       return call("vision", {}, new Uint8Array(picture.buffer, picture.byteOffset, picture.byteLength).slice());
     },
+    /** @returns {Promise<Memory>} */
     memory: () => call("memory", {}),
     plan: (which) => call("plan", { which }),
     profile: (which) => call("profile", { which }),

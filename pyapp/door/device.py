@@ -107,6 +107,11 @@ class Device:
         """Whether the next text can come from here, as far as is known."""
         return self.absent is None
 
+    @property
+    def present(self) -> Any:
+        """The engine where there is one now, for who only looks: no turn is taken or kept for that. Else None."""
+        return self._engine if self._state == "ready" else None
+
     def returns(self) -> bool:
         """Whether waiting for the device makes sense."""
         if self._state == "lost":

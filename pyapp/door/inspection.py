@@ -79,7 +79,16 @@ class Inspect:
             return np.ascontiguousarray(await engine.classify(pixels.reshape(224, 224, 3)), dtype=np.float32)
 
     async def memory(self) -> dict[str, Any]:
-        """Bytes and objects on the GPU: ``{asked, live, peak, slabs, tenants, objects}``."""
+        """Bytes and objects on the GPU: ``{asked, live, peak, budget, slabs, tenants, objects, moved, moves, lease}``.
+
+        A page may ask many times a second: it takes no turn from another tab, and makes no lost device ready again.
+        """
+        self._check_open()
+        if self._device.present is not None:
+            return dict(self._device.present.memory())
+        absent = self._device.absent
+        if absent is not None:
+            raise absent if isinstance(absent, Busy) else _no_device(absent)
         async with self._engine() as engine:
             return dict(engine.memory())
 

@@ -213,7 +213,7 @@ async def test_inspect_waits_for_the_rebuild() -> None:
     client = await opened(world)
     world.engine.lost.set()
     await asyncio.sleep(0.001)
-    assert (await client.inspect.memory())["asked"] == 1
+    assert (await client.inspect.plan("language"))["dispatchesPerLayer"] == 5
     assert len(world.made) == 2
 
 
@@ -321,7 +321,7 @@ async def test_late_word_of_an_engine_that_is_gone_does_not_harm_the_next() -> N
     world = losing(None, None)
     client = await opened(world)
     world.engine.lost.set()
-    await client.inspect.memory()
+    await client.inspect.plan("language")
     client._device._failed(world.engine, DeviceLost("The GPU was lost, says another call."))
     assert client.status["source"] == "device"
     assert not world.made[1].closed

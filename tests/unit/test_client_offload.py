@@ -95,7 +95,7 @@ async def test_list_keeps_the_newest_over_all_engines() -> None:
     client = await opened(world)
     assert [each["when"] for each in client.status["decisions"]] == list(range(8, 40))
     world.engine.lost.set()
-    await client.inspect.memory()
+    await client.inspect.plan("language")
     assert [each["when"] for each in client.status["decisions"]] == [*range(9, 40), 100]
     client.status["decisions"][0]["when"] = 7
     assert client.status["decisions"][0]["when"] == 9, "a snapshot"
@@ -108,5 +108,5 @@ async def test_new_engine_with_more_room_gets_the_texts_back() -> None:
     world.later = [FakeEngine()]
     client = await opened(world)
     world.engine.lost.set()
-    await client.inspect.memory()
+    await client.inspect.plan("language")
     assert (await collect(client))[-1]["source"] == "device"

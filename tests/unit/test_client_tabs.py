@@ -223,6 +223,31 @@ async def test_inspect_says_that_the_device_is_busy_and_not_that_there_is_none()
     writing.cancel()
 
 
+async def test_who_only_looks_at_the_memory_takes_and_keeps_no_turn() -> None:
+    """As the page's map does, all the time."""
+    site, a, b = two()
+    first = await opened(a, **ONLY)
+    looks = 0
+
+    async def look() -> None:
+        nonlocal looks
+        while True:
+            try:
+                await first.inspect.memory()
+            except Busy:
+                looks += 1
+            await asyncio.sleep(HOLD / 10)
+
+    looking = asyncio.ensure_future(look())
+    second = await opened(b, **ONLY)  # the first tab gives way although it is looked at
+    assert site.holder is site.members[1]
+    await asyncio.sleep(5 * HOLD)
+    assert site.holder is site.members[1]
+    assert looks > 3
+    looking.cancel()
+    await second.close()
+
+
 @pytest.mark.parametrize("how", ["close", "crash"])
 async def test_tab_that_goes_lets_the_next_one_in(how: str) -> None:
     site, a, b = two()
@@ -314,7 +339,7 @@ async def test_rebuild_keeps_the_turn_and_one_that_fails_gives_it_up() -> None:
     a.engine.lost.set()
     await asyncio.sleep(0.005)
     assert site.holder is site.members[0]
-    await first.inspect.memory()
+    await first.inspect.plan("language")
     a.made[1].fail_at, a.made[1].error = 1, DeviceLost("gone")
     with pytest.raises(DeviceLost, match="no adapter"):
         await collect(first)
