@@ -49,7 +49,7 @@ def check(row: dict[str, Any]) -> None:
 
 async def test_two_models_of_made_up_weights_in_every_budget(open_page: Open, site: str) -> None:
     rows = await bench(
-        open_page, site, pairs="synthetic", shapes="tiny", rounds="2", tokens="6", prompt="8"
+        open_page, site, pairs="synthetic", shapes="tiny", rounds="1", tokens="6", prompt="8"
     )  # fmt: skip
     assert rows[0]["software"] is True
     assert rows[-1] == {"done": 1}
@@ -67,7 +67,7 @@ async def test_two_models_of_made_up_weights_in_every_budget(open_page: Open, si
 
 async def test_a_real_file_and_what_does_not_fit(open_page: Open, site: str) -> None:
     rows = await bench(
-        open_page, site, pairs="real", budgets="tight,small", model=TINY, rounds="2", tokens="6", prompt="8"
+        open_page, site, pairs="real", budgets="tight,small", model=TINY, rounds="1", tokens="6", prompt="8"
     )
     tight, small = rows[1:-1]
     check(tight)

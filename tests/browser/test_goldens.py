@@ -30,7 +30,7 @@ MEAN_NLL = 5e-3
 MARGIN = 0.05
 """A greedy id may differ first where the two best logits are closer than this."""
 
-STEPS = {"chat_coffee": 48, "chat_labels": 4, "chat_title": 2, "plain_text": 6, "chat_chinese": 2}
+STEPS = {"chat_coffee": 24, "chat_labels": 3, "chat_title": 2, "plain_text": 4, "chat_chinese": 2}
 """Greedy steps of each prompt; 48 are listed."""
 LOGITS_AT = {"chat_coffee": (0, 19, 47), "plain_text": (7,)}
 """Steps whose logits are compared: the first, a near tie, the last."""

@@ -178,7 +178,7 @@ async def test_turns(python: PyodidePage, site: str) -> None:
 
 
 async def test_smollm2_tight_and_small(python: PyodidePage, site: str) -> None:
-    """Real weights: 18 MB of overlap, then 60 % of the language model's weights, then 16 MiB buffers."""
+    """Real weights: 10 MB of overlap; 60 % of the language model's weights; buffers of 16 MiB, bindings of 4."""
     ask: dict[str, Any] = {"language": url(site, SMOLLM2), "ids": [1, 504, 260, 2066, 314], "n": 3}
     whole = await python.run(MODULE, "talk", FILES, **ask, vision=url(site, VISION), budget=ROOMY)
     sound(whole)
