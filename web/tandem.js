@@ -6,13 +6,14 @@
  * @typedef {{index: number, name: string, p: number}} Label
  * @typedef {{labels: Label[], source: "device" | "cpu", width: number, height: number}} Description
  * @typedef {{name: string, bytes: number, resident: number}} Tenant
- * @typedef {{when: number, model: string, need: number, room: number, action: "resident" | "stream" | "cloud"}} Decision
+ * @typedef {{when: number, model: string, need: number, room: number, action: "resident" | "stream" | "cloud",
+ *   kv?: "f32" | "f16"}} Decision
  *   `when` in ms since 1970; bytes that the model's weights need, and that they have room for; what was done about it
  * @typedef {{tier: string | null, adapter: string | null, software: boolean, source: "device" | "cloud",
  *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}, decisions: Decision[]}} Status
  *   `decisions`: the last 32, newest last
- * @typedef {{offset: number, size: number, tenant: string, label: string, filled?: number}} Span
- *   bytes of a slab; `filled`: how many of a cache's hold something
+ * @typedef {{offset: number, size: number, tenant: string, label: string, filled?: number, streamed?: true}} Span
+ *   bytes of a slab; `filled`: how many of a cache's hold something; `streamed`: weights that only pass through
  * @typedef {{asked: number, live: number, peak: number, budget: number, tenants: Record<string, number>,
  *   slabs: {size: number, used: number, role: "weights" | "workspace", spans: Span[]}[], objects: Record<string, number>,
  *   moved: {bytes: number, uploads: number}, moves: {at: number, tenant: string, label: string, slab: number,

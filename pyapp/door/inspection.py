@@ -86,11 +86,8 @@ class Inspect:
         self._check_open()
         if self._device.present is not None:
             return dict(self._device.present.memory())
-        absent = self._device.absent
-        if absent is not None:
-            raise absent if isinstance(absent, Busy) else _no_device(absent)
-        async with self._engine() as engine:
-            return dict(engine.memory())
+        absent = self._device.absent or NoDevice("The device has not been needed yet: the cloud writes first.")
+        raise absent if isinstance(absent, Busy) else _no_device(absent)
 
     async def plan(self, which: str) -> dict[str, Any]:
         """What a forward pass dispatches: ``{rows, activations, dispatchesPerLayer}``."""

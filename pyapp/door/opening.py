@@ -69,9 +69,9 @@ class Opener:
             except (BadModel, BadWeights) as error:
                 if language is None or vision is None or must:
                     raise
-                # A file that is none was found out before the GPU was asked for anything, so it is still to be had.
                 trouble = error
                 try:
+                    await self._find()  # the adapter may have given its one device already
                     engine = await self._create(None, vision)
                 except TandemError:
                     raise error from None

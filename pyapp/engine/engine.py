@@ -209,6 +209,10 @@ class Engine:
         figures["moves"] = list(self.residency.moves)
         holder = self.leases.current
         figures["lease"] = {"holder": holder and holder.holder, "waiting": self.leases.waiting}
+        passing = {(owner.tenant, owner.label) for owner in self.residency.passing()}
+        for span in (span for slab in figures["slabs"] for span in slab["spans"]):
+            if (span["tenant"], span["label"]) in passing:
+                span["streamed"] = True
         if self.language:
             for slab in figures["slabs"]:
                 for span in slab["spans"]:

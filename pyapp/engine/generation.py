@@ -78,9 +78,11 @@ class Generation:
                         flight.append(
                             await runner.start(lease, self._ids, self._params, self._ends, step=self._step, limit=limit)
                         )
+                    seen_before = seen
                     while not done:
-                        # Another model waits: let the steps in flight end, and give it the turn.
-                        offer = self._leases.waiting > 0
+                        # Another model waits: let the steps in flight end, and give it the turn. Not before this turn
+                        # has made a token, or two that ask for ever would leave this one with nothing.
+                        offer = self._leases.waiting > 0 and seen > seen_before
                         while not offer and len(flight) < depth and asked < limit:
                             asked += 1
                             flight.append(await runner.step(lease, self._params))

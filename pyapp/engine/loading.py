@@ -112,7 +112,16 @@ def _vision_plan(device: Device, language: LanguageModel | None, vision: VisionM
     if vision is None:
         return None
     try:
-        return vision.lowered(device.limits)
+        plan = vision.lowered(device.limits)
+        largest = max(plan.memory.peak, vision.weights().largest_piece)
+        if largest > device.limits.max_buffer:
+            raise BadModel(
+                f"The vision model needs {largest} bytes in one buffer, and this device's hold "
+                f"{device.limits.max_buffer}; choose a smaller model.",
+                need=largest,
+                limit=device.limits.max_buffer,
+            )
+        return plan
     except BadModel as error:
         if language is None:
             raise

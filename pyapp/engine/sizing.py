@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from math import ceil
 
 from ..compiler.graph import CacheDtype
 from ..errors import OutOfMemory
@@ -23,6 +24,8 @@ LEAST_CONTEXT = 256
 STREAMED_CONTEXT = 512
 """What a streamed model gets, where it can: its weights make better use of the rest."""
 COMFORTABLE_CONTEXT = 2048
+SPARE = 256 << 10
+"""Bytes of slabs that are not worth looking for."""
 NEVER = 1 << 62
 """Bytes that no budget has: some block is larger than the largest buffer."""
 
@@ -39,6 +42,12 @@ class Weights:
     @property
     def nbytes(self) -> int:
         return sum(block.nbytes for block in self.blocks)
+
+    @property
+    def largest_piece(self) -> int:
+        """Bytes of the largest piece that must lie in one slab."""
+        extents = (nbytes for block in self.blocks for _, nbytes in block.extents)
+        return max((block.nbytes for block in self.blocks) if self.downward else extents)
 
 
 @dataclass(frozen=True)
@@ -102,6 +111,13 @@ def size_pool(budget: int, need: Need, max_buffer: int, max_binding: int, stream
 
     Raises ``OutOfMemory`` with the figures when the models cannot even be streamed.
     """
+    if need.activations > max_buffer:
+        raise OutOfMemory(
+            f"The activations need {need.activations} bytes in one buffer, and this device's hold {max_buffer}; "
+            "choose a smaller model.",
+            need=need.activations,
+            limit=max_buffer,
+        )
     sizer = _Sizer(need, max_buffer, max_binding, stream_below)
     together, alone = sizer.least_weights(apart=True), sizer.least_weights(apart=False)
     narrow = replace(sizer, need=need.with_half_cache())
@@ -145,9 +161,9 @@ class _Sizer:
 
     @property
     def most(self) -> int:
-        """The most positions: the model's, or what one binding holds of a layer's cache."""
-        in_layer = self.need.position_in_layer
-        return min(self.need.full_context, self.max_binding // in_layer) if in_layer else self.need.full_context
+        """The most positions: the model's, or what one binding, of one buffer, holds of a layer's cache."""
+        in_layer, together = self.need.position_in_layer, min(self.max_binding, self.max_buffer)
+        return min(self.need.full_context, together // in_layer) if in_layer else self.need.full_context
 
     def comfortable(self, room: int) -> bool:
         """Whether a comfortable context's workspace takes at most ``room`` bytes."""
@@ -190,16 +206,20 @@ class _Sizer:
     def least_weights(self, *, apart: bool) -> int:
         """Bytes of slabs that hold the models, each in its turn or at the same time."""
         each = [model.nbytes for model in self.need.weights]
-        if self.need.layers:
-            each[0] = aligned(int(each[0] * self.stream_below))
+        if self.need.layers and self.stream_below > 1:
+            each[0] = aligned(ceil(each[0] * self.stream_below)) + ALIGNMENT  # what rounding takes when it is divided
         least = sum(each) if apart else max(each)
+        if max(model.largest_piece for model in self.need.weights) > self.max_buffer // ALIGNMENT * ALIGNMENT:
+            return NEVER
+        # Where a slab ends, a place may be left that is too small for what comes next: at most half of the slabs is
+        # lost so (next-fit), in each direction.
+        most = 2 * least + 2 * self.max_buffer
         if self.resident(least, apart=apart):
             return least
-        # Where a slab ends, a place may be left that is too small for what comes next.
-        spare = max(block.nbytes for model in self.need.weights for block in model.blocks)
-        most = least + spare * (1 + least // max(1, self.max_buffer - spare))
-        step = aligned(spare // 8)
-        return next((w for w in range(least, most + step, step) if self.resident(w, apart=apart)), NEVER)
+        while least + SPARE < most:
+            middle = (least + most) // 2 // ALIGNMENT * ALIGNMENT
+            least, most = (least, middle) if self.resident(middle, apart=apart) else (middle, most)
+        return most if self.resident(most, apart=apart) else NEVER
 
     def streamed_weights(self) -> int:
         """About the fewest bytes of slabs in which every model runs."""

@@ -24,7 +24,7 @@ STATE_BYTES = 256
 RING_SLOTS = 8
 
 
-@dataclass
+@dataclass(eq=False)
 class Slab:
     """One large buffer, and what lies in it: regions in a workspace, the models' bytes among the weights."""
 

@@ -151,27 +151,31 @@ class Residency:
         for at in range(start, end, UPLOAD_BYTES):
             stop = min(at + UPLOAD_BYTES, end)
             self.device.check()  # once it is closed the reader is too, which is not what went wrong
-            data = await weights.reader.read_js(home.blob + at - home.offset, stop - at)
+            try:
+                data = await weights.reader.read_js(home.blob + at - home.offset, stop - at)
+            except Exception:
+                self.device.check()
+                raise
             self.device.check()
             for begin, finish, owner in slab.held.clear(at, stop):
-                self._note(owner, home.slab, begin, finish - begin, "out")
+                self._note(owner, slab, begin, finish - begin, "out")
                 if owner.tenant != weights.name:
                     self._whole.discard(owner.tenant)
             self.device.queue.writeBuffer(slab.buffer, at, data)
             slab.held.put(at, stop, weights.owner(block))
             self.moved_bytes += stop - at
             self.uploads += 1
-            self._note(weights.owner(block), home.slab, at, stop - at, "in")
+            self._note(weights.owner(block), slab, at, stop - at, "in")
 
     def evict(self) -> None:
         """Forgets what lies in the pool, whosever it is: the next ``ensure`` moves everything."""
         self._whole.clear()
-        for number, slab in enumerate(self.pool.weights):
+        for slab in self.pool.weights:
             for begin, end, owner in slab.held.clear(0, slab.size):
-                self._note(owner, number, begin, end - begin, "out")
+                self._note(owner, slab, begin, end - begin, "out")
 
-    def _note(self, owner: Owner, slab: int, offset: int, nbytes: int, direction: str) -> None:
-        number = self.pool.slabs.index(self.pool.weights[slab])
+    def _note(self, owner: Owner, slab: Slab, offset: int, nbytes: int, direction: str) -> None:
+        number = self.pool.slabs.index(slab)
         self.moves.append(
             {"at": int(time.time() * 1000), "tenant": owner.tenant, "label": owner.label, "slab": number,
              "offset": offset, "bytes": nbytes, "direction": direction}
@@ -196,6 +200,10 @@ class Residency:
                 size=together,
             )
         return self.pool.weights[slab].buffer, at + within, length
+
+    def passing(self) -> set[Owner]:
+        """The blocks of all models that take turns in a window."""
+        return {weights.owner(index) for weights in self.sets.values() for index in weights.placement.streamed}
 
     def resident(self, name: str) -> int:
         """How many of a model's bytes lie in the pool."""

@@ -25,7 +25,7 @@ def memory() -> dict[str, Any]:
     weights = [
         {"offset": 0, "size": 40 * MIB, "tenant": "language", "label": "embed"},
         {"offset": 40 * MIB, "size": 20 * MIB, "tenant": "language", "label": "layers.0"},
-        {"offset": 60 * MIB, "size": 10 * MIB, "tenant": "language", "label": "window.0"},
+        {"offset": 60 * MIB, "size": 10 * MIB, "tenant": "language", "label": "layers.29", "streamed": True},
         {"offset": 80 * MIB, "size": 20 * MIB, "tenant": "vision", "label": "blocks.0"},
     ]
     workspace = [

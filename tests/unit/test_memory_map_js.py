@@ -95,7 +95,7 @@ def test_thousands_of_spans_are_one_path_and_narrow_ones_have_no_border() -> Non
     ("role", "tenant", "label", "kind"),
     [
         ("weights", "language", "layers.3", "language"),
-        ("weights", "language", "window.0", "streamed"),
+        ("weights", "language", "layers.29 streamed", "streamed"),
         ("weights", "vision", "blocks.1", "vision"),
         ("weights", "somebody", "else", "other"),
         ("workspace", "activations", "activations", "activations"),
@@ -105,7 +105,8 @@ def test_thousands_of_spans_are_one_path_and_narrow_ones_have_no_border() -> Non
     ],
 )
 def test_kinds(role: str, tenant: str, label: str, kind: str) -> None:
-    span = {"tenant": tenant, "label": label, "offset": 0, "size": 1}
+    name, *streamed = label.split(" ")
+    span = {"tenant": tenant, "label": name, "offset": 0, "size": 1, **({"streamed": True} if streamed else {})}
     assert call("kinds", "it.kindOf(...input)", [span, role]) == kind
 
 

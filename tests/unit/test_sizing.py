@@ -203,6 +203,27 @@ def test_one_binding_holds_a_layers_cache() -> None:
     assert (half.kv, half.context) == ("f16", 2048)
 
 
+@pytest.mark.parametrize("max_buffer", [1, 2, 3, 4, 5, 6, 8])
+def test_buffers_about_as_large_as_the_pieces_end_in_a_pool_or_a_sentence(max_buffer: int) -> None:
+    """At any budget, in no time: blocks and activations of 4 MiB and buffers from far below that to twice as much."""
+    blocks = made_up([16 * 1024] * 40)
+    need = replace(SMOL, weights=(blocks,), activations=4 * MIB)
+    for budget in (900, 170, 100, 20):
+        try:
+            sizing = size_pool(budget * MIB, need, max_buffer * MIB, 4 * MIB)
+        except OutOfMemory:
+            assert max_buffer < 4 or budget < 100
+            continue
+        assert max_buffer >= 4
+        all_have_their_place(sizing, need, (max_buffer * MIB, 4 * MIB))
+
+
+def test_blocks_of_more_than_half_a_buffer_take_one_each() -> None:
+    need = Need(weights=(made_up([9 * MIB // 256] * 10),), activations=256)
+    sizing = size_pool(900 * MIB, need, 16 * MIB, 4 * MIB)
+    assert 9 * 16 * MIB + 9 * MIB <= sizing.weights <= 10 * 16 * MIB
+
+
 UNITS = st.one_of(
     st.lists(st.integers(1, 16 * 1024), min_size=1, max_size=30),
     st.builds(lambda size, count: [size] * count, st.integers(1, 16 * 1024), st.integers(1, 30)),

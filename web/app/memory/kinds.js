@@ -3,13 +3,13 @@
 /** Every kind of memory in use, in the order of the legend. */
 export const KINDS = ["language", "streamed", "vision", "kv", "activations", "other"];
 
-/** The kind of a span { tenant, label } in a slab of that role ("weights" or "workspace"). */
-export function kindOf({ tenant, label }, role) {
+/** The kind of a span { tenant, label, streamed } in a slab of that role ("weights" or "workspace"). */
+export function kindOf({ tenant, label, streamed = false }, role) {
   if (role === "workspace") {
     if (tenant === "activations") return "activations";
     return /(^|\.)kv$/.test(label) ? "kv" : "other";
   }
-  if (tenant === "language") return label.startsWith("window.") ? "streamed" : "language";
+  if (tenant === "language") return streamed ? "streamed" : "language";
   return tenant === "vision" ? "vision" : "other";
 }
 

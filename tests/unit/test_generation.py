@@ -1,0 +1,111 @@
+"""A text among others who want the GPU: on a runner without a GPU that makes one token a step."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from pyapp.engine.generation import Generation
+from pyapp.gpu.lease import Lease, LeaseCoordinator
+from pyapp.text.sampling import SamplingParams
+
+
+class State:
+    def __init__(self, step: int, limit: int) -> None:
+        self.step, self.stopped = step, step >= limit
+
+    def ids_since(self, seen: int) -> list[int]:
+        return list(range(seen, self.step))
+
+
+class Runner:
+    """Token n is n. ``in_flight``: the most steps that were on their way at once."""
+
+    context = 100
+    device = SimpleNamespace(limits=SimpleNamespace(software=False))
+    decode = SimpleNamespace(in_flight=None)
+
+    def __init__(self) -> None:
+        self.step_now = 0
+        self.cleared = 0
+        self.turns: list[int] = []
+
+    def check_room(self, tokens: int) -> None: ...
+
+    async def start(self, lease: Lease, ids: list[int], params: Any, ends: Any, *, step: int, limit: int) -> int:
+        lease.check()
+        self.step_now, self.limit = step + 1, limit
+        self.turns.append(lease.epoch)
+        return self.step_now
+
+    async def step(self, lease: Lease, params: Any) -> int:
+        lease.check()
+        self.step_now += 1
+        self.turns.append(lease.epoch)
+        return self.step_now
+
+    async def state(self, promise: int) -> State:
+        await asyncio.sleep(0)
+        return State(promise, self.limit)
+
+    def clear_cache(self) -> None:
+        self.cleared += 1
+
+
+async def nothing(model: str) -> None: ...
+
+
+def text(runner: Runner, leases: LeaseCoordinator, lock: asyncio.Lock, n: int, step: int = 0) -> Generation:
+    given: Any = runner
+    return Generation(given, leases, lock, [7] * 5, SamplingParams(max_tokens=n), frozenset(), step)
+
+
+async def test_two_that_ask_for_ever_do_not_starve_a_text() -> None:
+    runner, leases = Runner(), LeaseCoordinator(nothing, nothing)
+
+    async def look() -> None:
+        while True:
+            async with leases.lease("vision"):
+                await asyncio.sleep(0)
+
+    looking = [asyncio.ensure_future(look()) for _ in range(2)]
+    await asyncio.sleep(0)
+    async with asyncio.timeout(5):
+        assert [token async for token in text(runner, leases, asyncio.Lock(), 20)] == list(range(20))
+    # Each turn made at least a token, and none was kept to itself.
+    assert 2 < len(set(runner.turns)) <= 20
+    for each in looking:
+        each.cancel()
+    await asyncio.gather(*looking, return_exceptions=True)
+    assert runner.cleared == 1
+
+
+@pytest.mark.parametrize("step", [0, 3])
+async def test_a_text_counts_from_where_it_goes_on(step: int) -> None:
+    runner, leases = Runner(), LeaseCoordinator(nothing, nothing)
+    assert [token async for token in text(runner, leases, asyncio.Lock(), 4, step)] == list(range(step, step + 4))
+
+
+async def test_one_text_after_the_other() -> None:
+    runner, leases, lock = Runner(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    order: list[str] = []
+
+    async def write(name: str) -> None:
+        order.extend([name async for _ in text(runner, leases, lock, 3)])
+
+    await asyncio.gather(write("a"), write("b"))
+    assert order == ["a"] * 3 + ["b"] * 3
+    assert len(set(runner.turns)) == 2  # a turn each: neither offered its own to the other
+
+
+async def test_leaving_early_gives_the_turn_and_the_conversation_back() -> None:
+    runner, leases, lock = Runner(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    writing = text(runner, leases, lock, 50)
+    assert await anext(writing) == 0
+    await writing.aclose()
+    assert not lock.locked()
+    assert leases.current is None
+    assert runner.cleared == 1
