@@ -64,7 +64,7 @@ class Device:
         self.services = services
         self.site = Site(options, services, base, progress)
         self.on_change: Callable[[], None] = lambda: None
-        """Hears of a device that comes or goes."""
+        """Hears of a device that comes or goes. Must not raise."""
         self._opener = Opener(options, services, self.site, progress, self._check_open)
         self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
         self._decisions = Decisions(options.cloud_below)
@@ -366,15 +366,12 @@ class Device:
         if engine is not self._engine:
             return  # told before, or closed by ourselves
         closing = self._let_go()
-        if not is_curable(error):
-            self._give_up(error)
-        else:
-            self._state, self._reason = "lost", error
-            if self._rebuilds.refusal() is None:
-                self._take_off()
-            self.on_change()
+        self._state, self._reason = ("lost" if is_curable(error) else "never"), error
+        if self._state == "lost" and self._rebuilds.refusal() is None:
+            self._take_off()
         if not self._flying() and closing is not None:
             closing.add_done_callback(lambda _: self._turn.give())
+        self.on_change()
 
     async def _hand_on(self) -> None:
         """Another tab's turn: the engine goes, and comes back when it is needed."""
