@@ -187,3 +187,112 @@ async def test_listener_that_fails_keeps_no_turn(gone: str, caplog: pytest.LogCa
     assert text_of(await collect(second)) == "Hello"
     assert "the page is gone" in caplog.text
     assert a.engine.closed
+
+
+async def test_text_behind_an_aborted_one_waits_in_its_place() -> None:
+    site, a, b = two()
+    second = await opened(b, **ONLY)
+    first = await opened(a, **ONLY)
+    a.made[-1].hold_at = 1
+    writing = first.generate(prompt="Hi")
+    await anext(writing)
+    signal = asyncio.Event()
+    aborted = asyncio.ensure_future(collect(second, signal=signal))
+    await until(lambda: bool(site.queue))
+    behind = asyncio.ensure_future(collect(second))
+    await asyncio.sleep(HOLD)
+    signal.set()
+    assert (await aborted)[-1]["reason"] == "abort"
+    await asyncio.sleep(HOLD)
+    assert not behind.done()
+    assert len(site.queue) == 1
+    await writing.aclose()
+    assert text_of(await behind) == "Hello"
+    await first.close()
+    await second.close()
+    assert site.holder is None
+
+
+@pytest.mark.parametrize("pauses", range(8))
+async def test_call_that_comes_as_another_leaves_the_queue_has_a_place_in_it(pauses: int) -> None:
+    site, a, b = two()
+    second = await opened(b, **ONLY)
+    first = await opened(a, **ONLY)
+    a.made[-1].hold_at = 1
+    writing = first.generate(prompt="Hi")
+    await anext(writing)
+    leaving = second.generate(prompt="Hi")
+    await anext(leaving)
+    await until(lambda: bool(site.queue))
+    closing = asyncio.ensure_future(leaving.aclose())
+    for _ in range(pauses):
+        await asyncio.sleep(0)
+    coming = asyncio.ensure_future(second.inspect.plan("language"))
+    await closing
+    await asyncio.sleep(HOLD)
+    assert not coming.done()
+    assert len(site.queue) == 1
+    await writing.aclose()
+    assert (await coming)["dispatchesPerLayer"] == 5
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.01, 0.02, 0.03])
+async def test_close_while_the_turn_is_asked_for_leaves_the_queue_and_says_closed(seconds: float) -> None:
+    site, a, b = two()
+    first = await opened(a, **ONLY)
+    a.engine.hold_at = 1
+    writing = first.generate(prompt="Hi")
+    await anext(writing)
+    second = await opened(b, mode="prefer_in_cloud")
+    site.answer_seconds = 0.02
+    looking = asyncio.ensure_future(second.inspect.plan("language"))
+    await asyncio.sleep(seconds)
+    await second.close()
+    await asyncio.wait([looking])
+    await asyncio.sleep(0.05)
+    assert not site.queue
+    assert second._device._state == "never"
+    assert "closed" in second.status["reason"]
+    assert site.members[1].closed
+
+
+async def test_call_that_is_aborted_while_the_turn_is_asked_for_does_not_queue() -> None:
+    site, a, b = two()
+    await opened(a, **ONLY)
+    second = await opened(b, mode="prefer_in_cloud")
+    site.answer_seconds = 0.02
+    looking = asyncio.ensure_future(second.inspect.plan("language"))
+    await asyncio.sleep(0.01)
+    looking.cancel()
+    await asyncio.sleep(HOLD * 5)
+    assert not site.queue
+    assert a.has_pool
+    site.answer_seconds = 0.0
+    assert (await second.inspect.plan("language"))["dispatchesPerLayer"] == 5, "the next one does"
+
+
+@pytest.mark.parametrize("mode", [{"mode": "only_on_device"}, {"mode": "prefer_on_device", "cloud": None}])
+async def test_photo_takes_a_free_turn_and_asks_nobody_for_another(mode: dict[str, Any]) -> None:
+    site, a, b = two()
+    second = await opened(b, **mode)
+    first = await opened(a, **mode)
+    said = len(site.said)
+    assert (await second.describe(b"x"))["source"] == "cpu"
+    await asyncio.sleep(HOLD * 5)
+    assert not site.queue
+    assert len(site.said) == said
+    assert a.has_pool, "nobody wants it"
+    await first.close()
+    assert (await second.describe(b"x"))["source"] == "device"
+
+
+async def test_photo_and_text_that_ask_for_the_turn_together_queue_for_the_text() -> None:
+    site, a, b = two()
+    second = await opened(b, **ONLY)
+    await opened(a, **ONLY)
+    site.answer_seconds = 0.005
+    photo = asyncio.ensure_future(second.describe(b"x"))
+    await asyncio.sleep(0.001)
+    writing = asyncio.ensure_future(collect(second))
+    assert (await photo)["source"] == "cpu"
+    assert text_of(await writing) == "Hello"
