@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any
@@ -33,6 +34,8 @@ from pyapp.errors import Closed
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
 from pyapp.text.prompts import build_messages
 
+log = logging.getLogger(__name__)
+
 
 class Client:
     """See ``create``. Calls made at the same time queue: texts in their order, photos in theirs."""
@@ -57,7 +60,7 @@ class Client:
         """The parts of the machine, for tests and the curious; see ``pyapp.door.inspection``."""
         self.on_status: Callable[[dict[str, Any]], None] = lambda status: None
         """Hears of every new ``status``."""
-        self._device.on_change = lambda: self.on_status(self.status)
+        self._device.on_change = self._tell_status
 
     @classmethod
     async def create(
@@ -138,7 +141,7 @@ class Client:
                         for event in _events(source, part, tally):
                             yield event
             finally:
-                self.on_status(self.status)
+                self._tell_status()
 
     async def describe(self, image: Any) -> dict[str, Any]:
         """What is in a photo: ``{labels: [{index, name, p}] (5), source: "device" | "cpu", width, height}``.
@@ -156,7 +159,7 @@ class Client:
                 self._open()  # a call that was under way when the client was closed ends with that
                 raise
             finally:
-                self.on_status(self.status)
+                self._tell_status()
 
     async def close(self) -> None:
         """Ends all calls with ``Closed`` and gives the GPU back. Harmless when repeated."""
@@ -169,7 +172,14 @@ class Client:
         if tasks:
             await asyncio.wait(tasks)
         await self._device.close()
-        self.on_status(self.status)
+        self._tell_status()
+
+    def _tell_status(self) -> None:
+        """Never raises: a page that fails at hearing of a change must not keep the GPU from being given back."""
+        try:
+            self.on_status(self.status)
+        except Exception:
+            log.exception("on_status failed")
 
     def _open(self) -> None:
         if self._closed:

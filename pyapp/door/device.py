@@ -5,28 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Literal
 
 from pyapp.door import tabs
+from pyapp.door.blame import HARMLESS, is_curable
 from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
+from pyapp.door.flight import Flight
 from pyapp.door.opening import Opener, close_engine
 from pyapp.door.options import ClientOptions
 from pyapp.door.rebuilds import Rebuilds
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
-from pyapp.errors import (
-    BadArgument,
-    BadImage,
-    BadWeights,
-    Busy,
-    Closed,
-    ContextFull,
-    DeviceLost,
-    NoDevice,
-    TandemError,
-)
+from pyapp.errors import BadArgument, Busy, Closed, DeviceLost, NoDevice, TandemError
 from pyapp.routing.router import named
 
 log = logging.getLogger(__name__)
@@ -34,21 +26,6 @@ log = logging.getLogger(__name__)
 Which = Literal["language", "vision"]
 State = Literal["unopened", "ready", "lost", "elsewhere", "never"]
 """``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``never``: given up."""
-
-HARMLESS = (BadArgument, BadImage, ContextFull, Closed, Busy)
-"""Errors of one call, which say nothing against the device: the request was wrong, or waited too long for its turn."""
-
-
-def is_curable(error: TandemError) -> bool:
-    """Whether a new engine may do better than the one that failed at work with ``error``.
-
-    A lost GPU does, and so do weights that were damaged where they are kept, which are made again. Memory that ran out
-    runs out again with the same budget, and a fault of our own repeats itself. An exception of the browser that nobody
-    foresaw mostly comes of a GPU that is going away.
-    """
-    if isinstance(error, DeviceLost):
-        return str(error.details.get("cause", "JsException")).startswith("JsException")
-    return isinstance(error, BadWeights) and bool(error.details.get("repack"))
 
 
 class Device:
@@ -64,7 +41,7 @@ class Device:
         self.services = services
         self.site = Site(options, services, base, progress)
         self.on_change: Callable[[], None] = lambda: None
-        """Hears of a device that comes or goes."""
+        """Hears of a device that comes or goes. Must not raise."""
         self._opener = Opener(options, services, self.site, progress, self._check_open)
         self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
         self._decisions = Decisions(options.cloud_below)
@@ -76,13 +53,8 @@ class Device:
         self._engine: Any = None
         self._has_vision = False
         self._was_ready = False
-        self._flight: asyncio.Task[None] | None = None
-        """The one attempt to make the device ready; everybody who wants it waits for the same."""
-        self._queued = asyncio.Event()
-        """Set while the flight waits for another tab."""
-        self._late = False
-        """Whether the flight had to wait for another tab: who cannot wait need not wait for the rest either."""
-        self._waiting = 0
+        self._flight: Flight | None = None
+        """The last attempt to make the device ready."""
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
@@ -98,7 +70,7 @@ class Device:
         """Why no text can come from here now; None while the device works or has not been tried yet."""
         if self._state == "lost":
             return self._lost()
-        if self._queued.is_set():
+        if self._flight is not None and self._flight.queued.is_set():
             return self._turn.busy()  # by now the holder may have said who it is
         return self._reason or self._trouble
 
@@ -158,7 +130,7 @@ class Device:
         if self.options.mode == "prefer_in_cloud" and self.options.cloud is not None:
             return  # opened when the cloud fails for the first time
         try:
-            wait = await self.knock()
+            wait = await self.knock(patient=not self._has_other_side())
             if wait is not None and not self._has_other_side():
                 await self._arrival()
         except TandemError:
@@ -175,7 +147,7 @@ class Device:
 
         ``patient``: waits for another tab and for a rebuild. Raises: why there is none.
         """
-        wait = await self.knock(which)
+        wait = await self.knock(which, patient=patient)
         if wait is not None:
             if not patient:
                 raise wait
@@ -202,25 +174,29 @@ class Device:
                     raise
                 raise failure from error
 
-    async def knock(self, which: Which = "language") -> TandemError | None:
+    async def knock(self, which: Which = "language", *, patient: bool) -> TandemError | None:
         """Sees to it that the device becomes ready. Returns None once it is; the reason where that may take long.
 
+        ``patient``: whether the caller would wait for another tab. Where nobody does, only a free turn is taken.
         Raises: the reason why there is none and none is to come.
         """
         await self._turn.offer()
         if self._engine is not None and self._engine.lost.is_set():
             self._failed(self._engine, _taken_away())  # before whoever watches for it has woken
         if self._state != "ready":
-            self._take_off()
-            if self._state == "lost" or self._late:
+            flight = self._take_off()
+            if self._state == "lost" or flight.late:
                 return self.absent
-            assert self._flight is not None
-            queued = asyncio.ensure_future(self._queued.wait())
+            queued = asyncio.ensure_future(flight.queued.wait())
             try:
-                await asyncio.wait({self._flight, queued}, return_when=asyncio.FIRST_COMPLETED)
+                with flight.waited_for() if patient else nullcontext():
+                    await asyncio.wait({flight.task, queued}, return_when=asyncio.FIRST_COMPLETED)
+            except asyncio.CancelledError:
+                self._unwanted(flight)
+                raise
             finally:
                 queued.cancel()
-            if self._late and self._flying():
+            if flight.late and flight.under_way:
                 return self.absent
         self._check(which)
         return None
@@ -247,11 +223,12 @@ class Device:
         self._give_up(NoDevice("The client is closed."))
         if self._closing:
             await asyncio.wait(self._closing)
-        if self._flight is not None and self._queued.is_set():
-            self._flight.cancel()
-            await asyncio.wait([self._flight])
-        if self._flight is not None and self._flying():
-            self._flight.add_done_callback(lambda _: self._turn.close())  # it closes what it opens
+        if self._flight is not None:
+            self._flight.call_off()
+            if self._flight.called_off:
+                await asyncio.wait([self._flight.task])
+        if self._flight is not None and self._flight.under_way:
+            self._flight.task.add_done_callback(lambda _: self._turn.close())  # it closes what it opens
         else:
             self._turn.close()
 
@@ -259,17 +236,20 @@ class Device:
         """Waits for what ``knock`` has begun. Raises: why it came to nothing; Busy when the turn did not come."""
         flight = self._flight
         assert flight is not None
-        self._waiting += 1
         try:
-            while not flight.done():
-                await asyncio.wait([flight], timeout=tabs.WAIT_SECONDS)
-                if self._queued.is_set():
-                    raise self._turn.busy(tabs.WAIT_SECONDS)
+            with flight.waited_for():
+                while not flight.task.done():
+                    await asyncio.wait([flight.task], timeout=tabs.WAIT_SECONDS)
+                    if flight.queued.is_set():
+                        raise self._turn.busy(tabs.WAIT_SECONDS)
         finally:
-            self._waiting -= 1
-            if self._queued.is_set() and not self._waiting and not self._has_other_side():
-                flight.cancel()  # nobody wants the turn any more
+            self._unwanted(flight)
         self._check(which)
+
+    def _unwanted(self, flight: Flight) -> None:
+        """Somebody has stopped waiting for ``flight``, which need not go on for nobody."""
+        if not flight.wanted and not self._has_other_side():
+            flight.call_off()
 
     def _check(self, which: Which) -> None:
         """Raises: why the model is not there."""
@@ -287,26 +267,28 @@ class Device:
     # -- making it ready -----------------------------------------------------------------------------------------------
 
     def _flying(self) -> bool:
-        return self._flight is not None and not self._flight.done()
+        return self._flight is not None and self._flight.under_way
 
-    def _take_off(self) -> None:
+    def _take_off(self) -> Flight:
         """Begins to make the device ready, unless that is under way. Raises: why not."""
-        if self._flying():
-            return
+        if self._flight is not None and self._flight.under_way:
+            return self._flight
         if self._state == "never" or (self._state == "lost" and self._rebuilds.refusal() is not None):
             assert self.absent is not None
             raise self.absent
         if self._state == "lost":
             self._rebuilds.begin()
-        self._late = False
-        self._flight = asyncio.ensure_future(self._make_ready())
+        self._flight = Flight(self._make_ready, after=self._flight)
+        return self._flight
 
-    async def _make_ready(self) -> None:
+    async def _make_ready(self, flight: Flight) -> None:
         """Takes the turn and opens an engine. Never raises; a failure is kept as the reason."""
         try:
+            await flight.clear()
             if self._closing:
                 await asyncio.wait(self._closing)
-            await self._take_turn()
+            if not await self._take_turn(flight):
+                return
             async with self._turn.working("loading its models"):
                 opened = await self._opener.open()
         except asyncio.CancelledError:
@@ -329,18 +311,26 @@ class Device:
         self._watcher = asyncio.ensure_future(self._watch(self._engine))
         self.on_change()
 
-    async def _take_turn(self) -> None:
+    async def _take_turn(self, flight: Flight) -> bool:
+        """Whether the turn is had. It is not waited for where nobody would wait. Raises: Closed."""
         if await self._turn.take_now():
-            return
-        self._state, self._reason, self._late = "elsewhere", self._turn.busy(), True
-        self._queued.set()
+            return True
+        self._check_open()
+        self._state, self._reason = "elsewhere", self._turn.busy()
+        if not flight.wanted and not self._has_other_side():
+            self.on_change()
+            return False
+        flight.late = True
+        flight.queued.set()
         self.on_change()
         try:
             await self._turn.take()
         finally:
-            self._queued.clear()
+            flight.queued.clear()
+        self._check_open()
         self._reason = Busy("Another tab of this site had the GPU; the models are being loaded here.")
         self.on_change()
+        return True
 
     def _missed(self, error: TandemError) -> None:
         """The device could not be made ready. One that has worked before may do so again, later."""
@@ -366,15 +356,12 @@ class Device:
         if engine is not self._engine:
             return  # told before, or closed by ourselves
         closing = self._let_go()
-        if not is_curable(error):
-            self._give_up(error)
-        else:
-            self._state, self._reason = "lost", error
-            if self._rebuilds.refusal() is None:
-                self._take_off()
-            self.on_change()
+        self._state, self._reason = ("lost" if is_curable(error) else "never"), error
+        if self._state == "lost" and self._rebuilds.refusal() is None:
+            self._take_off()
         if not self._flying() and closing is not None:
             closing.add_done_callback(lambda _: self._turn.give())
+        self.on_change()
 
     async def _hand_on(self) -> None:
         """Another tab's turn: the engine goes, and comes back when it is needed."""

@@ -17,7 +17,7 @@ WHAT = "writing a text"
 class DeviceDoor(Protocol):
     """What this side needs of ``pyapp.door.device.Device``."""
 
-    async def knock(self) -> TandemError | None: ...
+    async def knock(self, *, patient: bool) -> TandemError | None: ...
 
     def using(self, what: str, *, patient: bool) -> AbstractAsyncContextManager[Any]: ...
 
@@ -37,7 +37,7 @@ class DeviceSide:
         """See ``Side.stream``. Raises: ContextFull when the prompt leaves no room for a single token."""
         answer: _Answer | None = None
         while True:
-            if self.patient and (wait := await self.device.knock()) is not None:
+            if self.patient and (wait := await self.device.knock(patient=True)) is not None:
                 begun = shown or (answer is not None and answer.made)
                 yield Note(wait.code, f"{wait.message} The text {'goes on' if begun else 'begins'} then.")
             try:

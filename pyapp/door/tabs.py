@@ -30,13 +30,16 @@ class TabLock(Protocol):
     """One lock that all tabs of the site share; ``tabs.mjs`` in a browser."""
 
     async def acquire(self, *, wait: bool) -> bool:
-        """True once it is held, or where there are no locks; False (only without ``wait``): another tab has it.
+        """True once it is held, or where there are no locks. False: another tab has it, or, with ``wait``, ``release``
+        has given up the place in the queue.
 
         Those who wait are served in the order of asking. Cancelling leaves the queue.
         """
         ...
 
-    def release(self) -> None: ...
+    def release(self) -> None:
+        """Gives it back, or leaves the queue."""
+        ...
 
     async def wanted(self) -> bool:
         """Whether other tabs wait for it."""
@@ -108,7 +111,16 @@ class Turn:
         return self.held
 
     async def take(self) -> None:
-        """Waits in the queue until the turn comes, and lets the holder know. Cancelling leaves nothing held."""
+        """Waits in the queue until the turn comes, and lets the holder know. Cancelling leaves nothing held.
+
+        Raises: what the lock raises.
+        """
+        while not await self._queue():  # noqa: ASYNC110 - the place in the queue was lost: another one
+            await asyncio.sleep(ASK_SECONDS)
+        await self._taken()
+
+    async def _queue(self) -> bool:
+        """One place in the queue; whether the turn came of it."""
         asking = asyncio.ensure_future(self._lock.acquire(wait=True))
         try:
             await asyncio.sleep(0)  # first the place in the queue, then the word
@@ -121,7 +133,7 @@ class Turn:
             else:
                 self._lock.release()
             raise
-        await self._taken()
+        return asking.result()
 
     def give(self) -> None:
         """Gives the turn back: there is nothing on the GPU any more."""
@@ -157,9 +169,12 @@ class Turn:
 
     async def offer(self) -> None:
         """Before a piece of work: hands the turn on first if this tab has had its share and another one waits."""
-        share = self.held and not self._work and self._clock() - self._since >= TURN_SECONDS
-        if share and self._wanted and await self._lock.wanted():
+        if self._has_had_its_share() and await self._lock.wanted() and self._has_had_its_share():
             await asyncio.shield(asyncio.ensure_future(self._hand_on()))
+
+    def _has_had_its_share(self) -> bool:
+        idle = self.held and not self._work
+        return idle and self._wanted and self._clock() - self._since >= TURN_SECONDS
 
     def close(self) -> None:
         if self._waiting_for_idle is not None:
@@ -187,17 +202,26 @@ class Turn:
             if left is not None and left <= 0:
                 if not await self._lock.wanted():
                     self._wanted = False  # closed, or tired of waiting
-                elif not self._work:
+                else:
                     await self._hand_on()
                 continue
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await self._changed.wait()
 
     async def _hand_on(self) -> None:
+        """Does nothing where the turn has gone, or work has begun, since it was decided.
+
+        A second hand-on would take the place in the queue that this tab has meanwhile asked for.
+        """
+        if not self.held or self._work:
+            return
         self.held = self._wanted = False
         async with self._passing:
-            await self._leave()
-            self._lock.release()
+            try:
+                await self._leave()
+            finally:
+                self._lock.release()
 
     # -- what tabs say to each other ----------------------------------------------------------------------------------
 

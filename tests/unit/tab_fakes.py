@@ -14,11 +14,13 @@ class FakeTabs:
     def __init__(self, *, refused: bool = False) -> None:
         self.refused = refused
         self.holder: FakeTabLock | None = None
-        self.queue: deque[tuple[FakeTabLock, asyncio.Future[None]]] = deque()
+        self.queue: deque[tuple[FakeTabLock, asyncio.Future[bool]]] = deque()
         self.members: list[FakeTabLock] = []
         self.tabs: list[Any] = []
         """For the tests: whatever they call a tab."""
         self.said: list[str] = []
+        self.answer_seconds = 0.0
+        """How long the browser takes to say who waits, and whether the lock was free."""
 
     def lock(self, hear: Callable[[str], None]) -> FakeTabLock:
         self.members.append(FakeTabLock(self, hear))
@@ -35,7 +37,7 @@ class FakeTabs:
             lock, turn = self.queue.popleft()
             if not turn.cancelled():
                 self.holder = lock
-                turn.set_result(None)
+                turn.set_result(True)
                 return
 
 
@@ -53,28 +55,41 @@ class FakeTabLock:
         if tabs.refused:
             return True
         assert tabs.holder is not self, "a tab that has the lock would wait for itself"
-        if tabs.holder is None and not tabs.queue:
-            tabs.holder = self
-            return True
-        if not wait:
-            return False
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        tabs.queue.append((self, turn))
         try:
-            await turn
+            return await (self._queue() if wait else self._ask())
         except asyncio.CancelledError:
             self.release()
             raise
-        return True
+
+    async def _ask(self) -> bool:
+        tabs = self._tabs
+        free = tabs.holder is None and not tabs.queue
+        if free:
+            tabs.holder = self
+        if tabs.answer_seconds:
+            await asyncio.sleep(tabs.answer_seconds)
+        return free
+
+    async def _queue(self) -> bool:
+        tabs = self._tabs
+        turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        tabs.queue.append((self, turn))
+        if tabs.holder is None:
+            tabs.pass_on()
+        return await turn
 
     def release(self) -> None:
+        """As in ``tabs.mjs``: who waits is told that the place is lost."""
         tabs = self._tabs
+        for _, turn in [entry for entry in tabs.queue if entry[0] is self]:
+            if not turn.done():
+                turn.set_result(False)
         tabs.queue = deque(entry for entry in tabs.queue if entry[0] is not self)
         if tabs.holder is self:
             tabs.pass_on()
 
     async def wanted(self) -> bool:
-        await asyncio.sleep(0)
+        await asyncio.sleep(self._tabs.answer_seconds)
         return bool(self._tabs.queue)
 
     def say(self, line: str) -> None:

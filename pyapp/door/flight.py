@@ -1,0 +1,56 @@
+"""One attempt to make the device ready: everybody who wants the device waits for the same."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+
+
+class Flight:
+    """``make_ready`` is the attempt; it says through this object where it has come to.
+
+    It may wait for another tab's turn: ``queued`` is set meanwhile, and ``late`` from then on. A flight called off is
+    over for everybody at once, though its task takes a few more steps to leave the queue: the next one begins ``after``
+    it.
+    """
+
+    def __init__(self, make_ready: Callable[[Flight], Coroutine[None, None, None]], after: Flight | None) -> None:
+        self.queued = asyncio.Event()
+        self.late = False
+        """Who cannot wait for another tab need not wait for the rest either."""
+        self.called_off = False
+        self._waiting = 0
+        self._after = after.task if after is not None and not after.task.done() else None
+        self.task: asyncio.Task[None] = asyncio.ensure_future(make_ready(self))
+
+    @property
+    def under_way(self) -> bool:
+        return not self.called_off and not self.task.done()
+
+    @property
+    def wanted(self) -> bool:
+        """Whether anybody waits for it who would wait for another tab too."""
+        return self._waiting > 0
+
+    @contextmanager
+    def waited_for(self) -> Iterator[None]:
+        """Around the waiting of somebody who would wait for another tab too."""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+
+    def call_off(self) -> None:
+        """Leaves the queue, or gives back the turn that has just come. Does nothing while it is not queued: the opening
+        of an engine is not broken off."""
+        if self.under_way and self.queued.is_set():
+            self.called_off = True
+            self.task.cancel()
+
+    async def clear(self) -> None:
+        """Waits until the one before it has let go of the turn."""
+        if self._after is not None:
+            await asyncio.wait([self._after])
+            self._after = None
