@@ -147,8 +147,8 @@ async def test_turn_is_released_though_leaving_fails() -> None:
     waiting = await site.wanted_after_its_share()
     with pytest.raises(ValueError, match="fault"):
         await site.turn.offer()
-    assert await waiting
     assert site.tabs.holder is site.other
+    assert await waiting
 
 
 # --- the client
