@@ -24,6 +24,10 @@ SMALL = 0.6
 MIB = 1 << 20
 
 
+def quiet(stage: str, loaded: int, total: int | None = None) -> None:
+    """Nobody watches a bench load."""
+
+
 @dataclass(frozen=True)
 class Pair:
     """``limit``: bytes of the budget that the pair is about, if there is one; ``close`` lets go of the models."""
@@ -94,9 +98,6 @@ async def open_pair(name: str, options: Options, base: str) -> Pair:
 
 
 async def _real(options: Options, base: str) -> Pair:
-    def quiet(stage: str, loaded: int, total: int | None = None) -> None:
-        """Nobody watches the download."""
-
     def url(model: str) -> str:
         return model if "/" in model else f"{base}models/{model}/manifest.json"
 

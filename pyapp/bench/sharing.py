@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +21,7 @@ from ..engine.vision import NAME as VISION
 from ..errors import OutOfMemory, TandemError
 from ..gpu.probe import probe
 from .options import Options
-from .pairs import Needs, Pair, budgets_of, needs_of, open_pair
+from .pairs import Needs, Pair, budgets_of, needs_of, open_pair, quiet
 from .rounds import Hosts, Round, Switch, full_load, photo_to_copy, switch
 
 Post = Callable[[str], Any]
@@ -100,15 +100,9 @@ async def _measure(hosts: Hosts, pair: Pair, options: Options, wanted: dict[str,
         except TandemError as error:
             failures.append(error.message)
     failures += ["another answer" for each in (first, *rounds) if not _agree(each, reference)]
-    apart: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
-    for _ in range(done):
-        for model in apart:  # the language model had the last turn
-            apart[model].append(await switch(hosts, model))
+    apart = await _in_turns(switch, hosts, done)
     # In turns as well, so that the store's bytes are as far away as a switch finds them.
-    loads: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
-    for _ in range(LOADS):
-        for model in loads:
-            loads[model].append(await full_load(hosts, model))
+    loads = await _in_turns(full_load, hosts, LOADS)
     row = {**about, "rounds": done, "tokens": options.tokens, **_figures(rounds)}
     for model in apart:
         row |= _switches(model, apart[model], [getattr(each, f"to_{model}") for each in rounds], loads[model])
@@ -116,10 +110,21 @@ async def _measure(hosts: Hosts, pair: Pair, options: Options, wanted: dict[str,
     return {**row, "peak": hosts.peak, "failures": len(failures), "failed": sorted(set(failures))[:3]}
 
 
+async def _in_turns(
+    turn: Callable[[Hosts, str], Awaitable[Switch]], hosts: Hosts, times: int
+) -> dict[str, list[Switch]]:
+    """``turn`` of each model, by model. The language model has had the last one."""
+    taken: dict[str, list[Switch]] = {VISION: [], LANGUAGE: []}
+    for _ in range(times):
+        for model in taken:
+            taken[model].append(await turn(hosts, model))
+    return taken
+
+
 async def _load(pair: Pair, setup: str, needs: Needs, budget: int, adapter: str) -> Hosts:
     """Raises ``OutOfMemory`` for models that cannot both be held in the budget."""
     if setup != "held":
-        engine = await Engine.of_models(await probe(adapter), budget, pair.language, pair.vision, _quiet)
+        engine = await Engine.of_models(await probe(adapter), budget, pair.language, pair.vision, quiet)
         return Hosts(engine, engine)
     if needs.language + needs.vision > budget:
         raise OutOfMemory(
@@ -128,17 +133,13 @@ async def _load(pair: Pair, setup: str, needs: Needs, budget: int, adapter: str)
             need=needs.language + needs.vision,
             budget=budget,
         )
-    writer = await Engine.of_models(await probe(adapter), needs.language, pair.language, None, _quiet)
+    writer = await Engine.of_models(await probe(adapter), needs.language, pair.language, None, quiet)
     try:
-        looker = await Engine.of_models(await probe(adapter), needs.vision, None, pair.vision, _quiet)
+        looker = await Engine.of_models(await probe(adapter), needs.vision, None, pair.vision, quiet)
     except BaseException:
         await writer.close()
         raise
     return Hosts(writer, looker)
-
-
-def _quiet(stage: str, done: int, total: int | None = None) -> None:
-    """Nobody watches a bench load."""
 
 
 def _what(hosts: Hosts) -> Row:

@@ -7,24 +7,29 @@ device may run with, and a device without subgroups gets one lane, which needs n
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, gcd
+from math import ceil
 
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Dispatch, Shader
+from ..weights.blocks import row_step
+from ..weights.formats import row_sizes
 from .graph import DTYPE_BYTES, Graph, Op, Tensor
 
 WORKGROUP = 64
 TOKEN_TILE = 4
 MIN_SPLIT = 64
-SCALE_BYTES = {"s4": 2, "q4": 4, "g4": 8, "q8": 2, "g8": 16}
-QUANT_BYTES = {"s4": 16, "q4": 16, "g4": 16, "q8": 32, "g8": 32, "f16": 64, "bf16": 64, "f32": 128}
 
 
 def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
     """Bytes that reading ``rows`` rows (all) of a packed weight [N, K] takes, scales with them."""
     n, k = tensor.shape
-    return (rows or n) * (k // 32) * (QUANT_BYTES[tensor.fmt] + SCALE_BYTES.get(tensor.fmt, 0))
+    return (rows or n) * sum(row_sizes(tensor.fmt, k))
+
+
+def has_scales(tensor: Tensor) -> bool:
+    """Whether a packed weight has a section of scales."""
+    return row_sizes(tensor.fmt, tensor.shape[1])[1] > 0
 
 
 def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
@@ -54,8 +59,7 @@ def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
     where no run is small enough.
     """
     n, k = tensor.shape
-    row = k // 32 * QUANT_BYTES[tensor.fmt]
-    step = 256 // gcd(256, 4, row, k // 32 * SCALE_BYTES.get(tensor.fmt, 256))
+    row, step = row_sizes(tensor.fmt, k)[0], row_step(tensor.fmt, k)
     most = limits.max_binding // row // step * step
     out = []
     for start, count in tensor.pieces or ((0, n),):
@@ -76,9 +80,8 @@ def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
 def _weight_bindings(tensor: Tensor, first: int, rows: int) -> list[Binding]:
     n, k = tensor.shape
     bindings = []
-    for slot, section, table in ((0, "quants", QUANT_BYTES), (1, "scales", SCALE_BYTES)):
-        if tensor.fmt in table:
-            row = k // 32 * table[tensor.fmt]
+    for slot, (section, row) in enumerate(zip(("quants", "scales"), row_sizes(tensor.fmt, k), strict=True)):
+        if row:
             whole = rows == n
             size = None if whole else (rows * row + 3) // 4 * 4
             bindings.append(Binding(slot, tensor.name, "read", section, 0 if whole else first * row, size))  # type: ignore[arg-type]
@@ -116,7 +119,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
         shader = Shader.of(
             "linear",
             FMT=weight.fmt,
-            SCALES=weight.fmt in SCALE_BYTES,
+            SCALES=has_scales(weight),
             K=k,
             N=n,
             STRIDE=outputs,
@@ -174,7 +177,7 @@ def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     out = []
     for first, n in pieces_of(table, limits):
         shader = Shader.of(
-            "embed", FMT=table.fmt, SCALES=table.fmt in SCALE_BYTES, K=k, N=n, ROW0=first, WG=WORKGROUP, IDS=tokens > 1
+            "embed", FMT=table.fmt, SCALES=has_scales(table), K=k, N=n, ROW0=first, WG=WORKGROUP, IDS=tokens > 1
         )
         bindings = [
             *_weight_bindings(table, first, n),

@@ -12,6 +12,7 @@ from ..errors import BadModel, NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
+from ..gpu.occupancy import Owner
 from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
 from ..gpu.replay import clear
@@ -209,15 +210,12 @@ class Engine:
         figures["moves"] = list(self.residency.moves)
         holder = self.leases.current
         figures["lease"] = {"holder": holder and holder.holder, "waiting": self.leases.waiting}
-        passing = {(owner.tenant, owner.label) for owner in self.residency.passing()}
+        passing = self.residency.passing()
         for span in (span for slab in figures["slabs"] for span in slab["spans"]):
-            if (span["tenant"], span["label"]) in passing:
+            if Owner(span["tenant"], span["label"]) in passing:
                 span["streamed"] = True
-        if self.language:
-            for slab in figures["slabs"]:
-                for span in slab["spans"]:
-                    if span["label"].endswith(".kv"):
-                        span["filled"] = self.language.filled_bytes
+            if self.language and span["label"].endswith(".kv"):
+                span["filled"] = self.language.filled_bytes
         return figures
 
     def pool_status(self) -> dict[str, Any]:

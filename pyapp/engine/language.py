@@ -56,6 +56,7 @@ class LanguageModel:
         self._blocks = recipes_by_block(self.config, file.tensors)
         self.layout: PackLayout = plan_layout(self._blocks)
         self.formats = matrix_formats(self._blocks)
+        self._plans: dict[Any, tuple[Plan, Plan]] = {}
 
     def weights(self, limits: DeviceLimits) -> Weights:
         """The blocks that the weights move in on a device. The vectors and the embedding are read all over a step."""
@@ -89,8 +90,15 @@ class LanguageModel:
         return np.frombuffer(raw.tobytes(), np.float32).astype(np.float64)
 
     def plans(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype = "f32") -> tuple[Plan, Plan]:
-        """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces``."""
+        """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces`` (those not
+        named: together). Kept: whoever sizes the pool asks before and after."""
+        cut = {tensor: runs for tensor, runs in pieces.items() if len(runs) > 1}
+        key = (limits, context, tuple(sorted(cut.items())), kv)
+        if key not in self._plans:
+            self._plans[key] = self._lowered(limits, context, cut, kv)
+        return self._plans[key]
 
+    def _lowered(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype) -> tuple[Plan, Plan]:
         def plan(tokens: int, splits: int) -> Plan:
             graph = build_graph(
                 self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=pieces, kv=kv

@@ -12,6 +12,7 @@ from ..errors import BadModel, OutOfMemory
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.limits import DeviceLimits
+from ..gpu.placement import Placement
 from ..gpu.plan import Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.residency import Residency
@@ -19,7 +20,7 @@ from . import language as language_module
 from . import vision as vision_module
 from .assets import Progress
 from .language import LanguageModel, LanguageRunner
-from .sizing import LEAST_CONTEXT, Need, Sizing, Weights, size_pool
+from .sizing import Need, Sizing, Weights, size_pool
 from .vision import VisionModel, VisionRunner
 
 log = logging.getLogger(__name__)
@@ -97,8 +98,10 @@ async def load(
     for _, model in named:
         # The packed blob is kept, so of the download only the file's head is needed from now on.
         await model.stored.release_chunks(model.file.data_offset)
-    decisions = [_decision(name, weights, sized.sizing, stream_below) for (name, _), weights in
-                 zip(named, sized.need.weights, strict=True)]  # fmt: skip
+    decisions = [
+        _decision(name, weights, placement, sized.sizing, stream_below)
+        for (name, _), weights, placement in zip(named, sized.need.weights, sized.sizing.placements, strict=True)
+    ]
     room = decisions[0]["room"] / decisions[0]["need"] if language else 1.0
     return Loaded(sized.sizing.context, region, writer, looker, room, tuple(decisions))
 
@@ -138,8 +141,8 @@ async def take_pool(
     while True:
         sized = size_for(device.limits, budget, language, vision, vision_plan, stream_below)
         try:
-            await pool.add_slabs("weights", sized.sizing.weights, 0)
-            await pool.add_slabs("workspace", sized.sizing.workspace, 0)
+            await pool.add_slabs("weights", sized.sizing.weights, max(w.largest_piece for w in sized.need.weights))
+            await pool.add_slabs("workspace", sized.sizing.workspace, sized.need.activations)
             return sized
         except OutOfMemory as error:
             pool.give_back_slabs()
@@ -156,22 +159,22 @@ def size_for(
     weights = tuple(
         each for each in (language and language.weights(limits), vision and vision_plan and vision.weights()) if each
     )
-    activations = vision_plan.memory.peak if vision_plan else 0
+    need = _need(language, weights, vision_plan.memory.peak if vision_plan else 0)
     if language:
-        # What plans need beside the caches depends little on the context: a short one that can be bound will do.
-        short = min(LEAST_CONTEXT, limits.max_binding // language.config.kv_row_bytes("f32"))
-        activations = max(activations, *(plan.memory.peak for plan in language.plans(limits, short, {})))
+        # What plans need beside the caches does not depend on the context: the one that is had where there is room
+        # will do, and its plans are the ones that run then.
+        plans = language.plans(limits, need.longest_context(limits.max_buffer, limits.max_binding), {})
+        need = replace(need, activations=max(need.activations, *(plan.memory.peak for plan in plans)))
     while True:
-        need = _need(language, weights, activations)
         sizing = size_pool(budget, need, limits.max_buffer, limits.max_binding, stream_below)
-        plans = None
-        if language:
-            pieces = sizing.placements[0].pieces(weights[0].blocks)
-            plans = language.plans(limits, sizing.context, pieces, sizing.kv)
-        peak = max((plan.memory.peak for plan in plans or ()), default=0)
-        if peak <= activations:
+        if not language:
+            return Sized(sizing, need, None, vision_plan)
+        pieces = sizing.placements[0].pieces(weights[0].blocks)
+        plans = language.plans(limits, sizing.context, pieces, sizing.kv)
+        peak = max(plan.memory.peak for plan in plans)
+        if peak <= need.activations:
             return Sized(sizing, need, plans, vision_plan)
-        activations = peak
+        need = replace(need, activations=peak)
 
 
 def _need(language: LanguageModel | None, weights: tuple[Weights, ...], activations: int) -> Need:
@@ -188,17 +191,16 @@ def _need(language: LanguageModel | None, weights: tuple[Weights, ...], activati
     )
 
 
-def _decision(name: str, weights: Weights, sizing: Sizing, stream_below: float) -> dict[str, Any]:
+def _decision(name: str, weights: Weights, placement: Placement, sizing: Sizing, stream_below: float) -> dict[str, Any]:
     """What was decided for one model, as ``status.decisions`` shows it. Bytes; ``when``: ms since the epoch; ``kv``:
     what the language model's cache holds its values in."""
     language = name == language_module.NAME
-    streamed = sizing.placements[0 if language else -1].streamed
     cache = {"kv": sizing.kv} if language else {}
     return {
         "when": int(time.time() * 1000),
         "model": name,
         "need": weights.nbytes,
         "room": int(sizing.weights / stream_below) if language else sizing.weights,
-        "action": "stream" if streamed else "resident",
+        "action": "stream" if placement.streamed else "resident",
         **cache,
     }

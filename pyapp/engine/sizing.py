@@ -71,6 +71,11 @@ class Need:
         """Positions that a conversation can do with."""
         return min(self.full_context, COMFORTABLE_CONTEXT)
 
+    def longest_context(self, max_buffer: int, max_binding: int) -> int:
+        """The most positions: the model's, or what one binding, of one buffer, holds of a layer's cache."""
+        in_layer, together = self.position_in_layer, min(max_binding, max_buffer)
+        return min(self.full_context, together // in_layer) if in_layer else self.full_context
+
     def with_half_cache(self) -> Need:
         """What a float16 cache needs instead of the float32 one."""
         half = self.position_in_layer // 2
@@ -161,9 +166,7 @@ class _Sizer:
 
     @property
     def most(self) -> int:
-        """The most positions: the model's, or what one binding, of one buffer, holds of a layer's cache."""
-        in_layer, together = self.need.position_in_layer, min(self.max_binding, self.max_buffer)
-        return min(self.need.full_context, together // in_layer) if in_layer else self.need.full_context
+        return self.need.longest_context(self.max_buffer, self.max_binding)
 
     def comfortable(self, room: int) -> bool:
         """Whether a comfortable context's workspace takes at most ``room`` bytes."""

@@ -102,11 +102,11 @@ class _DownwardCursor:
         self._up = _Cursor(slabs[::-1])
 
     def take(self, nbytes: int) -> tuple[int, int] | None:
-        place = self._up.take(nbytes)
-        if place is None:
+        mirrored = self._up.take(nbytes)
+        if mirrored is None:
             return None
-        slab = len(self._slabs) - 1 - place[0]
-        return slab, self._slabs[slab] - place[1] - nbytes
+        slab = len(self._slabs) - 1 - mirrored[0]
+        return slab, self._slabs[slab] - mirrored[1] - nbytes
 
 
 def place(

@@ -175,19 +175,18 @@ class Pool:
 
     def memory(self) -> dict[str, Any]:
         """The figures of ``inspect.memory()``; bytes."""
+        slabs: list[dict[str, Any]] = [
+            {"size": slab.size, "used": slab.used, "role": slab.role, "spans": self._spans(slab)} for slab in self.slabs
+        ]
         tenants: dict[str, int] = {}
-        for slab in self.slabs:
-            for span in self._spans(slab):
-                tenants[span["tenant"]] = tenants.get(span["tenant"], 0) + span["size"]
+        for span in (span for slab in slabs for span in slab["spans"]):
+            tenants[span["tenant"]] = tenants.get(span["tenant"], 0) + span["size"]
         return {
             "asked": self.asked,
             "live": self.live,
             "peak": self.peak,
             "budget": self.budget,
-            "slabs": [
-                {"size": slab.size, "used": slab.used, "role": slab.role, "spans": self._spans(slab)}
-                for slab in self.slabs
-            ],
+            "slabs": slabs,
             "tenants": tenants,
             "objects": dict(self.objects),
         }

@@ -62,7 +62,7 @@ class WeightSet:
     """(blob, slab, offset, bytes) of what lies together in a slab, by blob offset."""
 
     def __post_init__(self) -> None:
-        streamed = [home for index in self.placement.streamed for home in self.placement.homes[index]]
+        streamed = {home for index in self.placement.streamed for home in self.placement.homes[index]}
         for home in sorted((home for homes in self.placement.homes for home in homes), key=lambda home: home.blob):
             blob, slab, offset, nbytes = self.runs[-1] if self.runs else (0, -1, 0, 0)
             together = (blob + nbytes, slab, offset + nbytes) == (home.blob, home.slab, home.offset)

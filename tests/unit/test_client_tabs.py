@@ -68,6 +68,16 @@ class Alone(list[FakeEngine]):
         super().append(engine)
 
 
+async def one_writing(a: Tab, b: Tab) -> tuple[Client, Client, Any]:
+    """Two clients, ``a``'s in the middle of a text so that ``b``'s has to wait: the first, the second, and the text."""
+    second = await opened(b, **ONLY)
+    first = await opened(a, **ONLY)
+    a.made[-1].hold_at = 1
+    writing = first.generate(prompt="Hi")
+    await anext(writing)
+    return first, second, writing
+
+
 def two(clock: Callable[[], float] = time.monotonic) -> tuple[FakeTabs, Tab, Tab]:
     site = FakeTabs()
     return site, Tab(site, clock), Tab(site, clock)
@@ -272,11 +282,7 @@ async def test_tab_that_goes_lets_the_next_one_in(how: str) -> None:
 
 async def test_abort_while_waiting_leaves_nothing_held() -> None:
     site, a, b = two()
-    second = await opened(b, **ONLY)
-    first = await opened(a, **ONLY)
-    a.made[-1].hold_at = 1
-    writing = first.generate(prompt="Hi")
-    await anext(writing)
+    _, second, writing = await one_writing(a, b)
     signal = asyncio.Event()
     events: list[Any] = []
     async for event in second.generate(prompt="Hi", signal=signal):

@@ -13,7 +13,7 @@ from pyapp.door import tabs as tabs_module
 from pyapp.door.tabs import NoTabs, Turn
 from tests.unit.tab_fakes import FakeTabs
 from tests.unit.test_client import collect, opened, text_of
-from tests.unit.test_client_tabs import HOLD, ONLY, quick, two, until  # noqa: F401 - the fixture of the short waits
+from tests.unit.test_client_tabs import HOLD, ONLY, one_writing, quick, two, until  # noqa: F401 - the fixture of the short waits
 
 
 async def nothing() -> None: ...
@@ -191,11 +191,7 @@ async def test_listener_that_fails_keeps_no_turn(gone: str, caplog: pytest.LogCa
 
 async def test_text_behind_an_aborted_one_waits_in_its_place() -> None:
     site, a, b = two()
-    second = await opened(b, **ONLY)
-    first = await opened(a, **ONLY)
-    a.made[-1].hold_at = 1
-    writing = first.generate(prompt="Hi")
-    await anext(writing)
+    first, second, writing = await one_writing(a, b)
     signal = asyncio.Event()
     aborted = asyncio.ensure_future(collect(second, signal=signal))
     await until(lambda: bool(site.queue))
@@ -216,11 +212,7 @@ async def test_text_behind_an_aborted_one_waits_in_its_place() -> None:
 @pytest.mark.parametrize("pauses", range(8))
 async def test_call_that_comes_as_another_leaves_the_queue_has_a_place_in_it(pauses: int) -> None:
     site, a, b = two()
-    second = await opened(b, **ONLY)
-    first = await opened(a, **ONLY)
-    a.made[-1].hold_at = 1
-    writing = first.generate(prompt="Hi")
-    await anext(writing)
+    _, second, writing = await one_writing(a, b)
     leaving = second.generate(prompt="Hi")
     await anext(leaving)
     await until(lambda: bool(site.queue))

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 
 from pyapp.engine.language import LanguageModel
-from pyapp.engine.loading import Sized, take_pool
+from pyapp.engine.loading import Sized, size_for, take_pool
 from pyapp.engine.vision import VisionModel
 from pyapp.errors import OutOfMemory
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.pool import Pool
 from pyapp.models.efficientnet import build_graph, pack_layout
+from pyapp.weights.gguf import read_gguf
 from pyapp.weights.source import BytesSource
 
 from .gpu_fakes import fake_device
@@ -70,3 +71,14 @@ async def test_the_plans_are_for_the_cache_that_was_chosen(name: str) -> None:
             touching = [d for d in plan.dispatches if any(b.tensor.endswith(".kv") for b in d.bindings)]
             assert len(touching) == 2 * model.config.layers
             assert all(dict(d.shader.params)["HALF_CACHE"] == halves for d in touching)
+
+
+async def test_plans_are_made_once_where_there_is_room() -> None:
+    tiny = TINY / "tiny-llama-Q4_1-tied.gguf"
+    model = LanguageModel(SimpleNamespace(), await read_gguf(BytesSource(tiny.read_bytes())))
+    limits = DeviceLimits()
+    sized = size_for(limits, 900 * MIB, model, None, None)
+    assert sized.language is model.plans(limits, 512, {})
+    assert model.plans(limits, 512, {}, "f16") is not sized.language
+    cut = size_for(limits.lowered({"maxStorageBufferBindingSize": 32 << 10}), 900 * MIB, model, None, None)
+    assert cut.language is not sized.language

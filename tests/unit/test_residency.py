@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +21,7 @@ from pyapp.gpu.residency import MOVES_KEPT, UPLOAD_BYTES, Residency
 from pyapp.models.decoder import expected_shapes
 from pyapp.models.decoder_weights import recipes_by_block
 from pyapp.models.efficientnet import build_graph, pack_layout
-from pyapp.weights.blocks import blocks_of
+from pyapp.weights.blocks import Block, blocks_of
 from pyapp.weights.packing import Entry, plan_layout
 
 from .decoder_configs import SMOLLM2
@@ -32,24 +31,13 @@ UNIT = 256
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class FakeBlock:
-    name: str
-    extents: tuple[tuple[int, int], ...]
-    rows: Mapping[str, tuple[int, int]]
-
-    @property
-    def nbytes(self) -> int:
-        return sum(nbytes for _, nbytes in self.extents)
-
-
-def model_of(name: str, units: list[int]) -> tuple[list[FakeBlock], dict[str, Entry]]:
+def model_of(name: str, units: list[int]) -> tuple[list[Block], dict[str, Entry]]:
     """Blocks of so many 256 bytes, each of one tensor whose last 256 bytes are its scales."""
     blocks, entries, at = [], {}, 0
     for index, size in enumerate(units):
         nbytes = size * UNIT
         entries[f"{name}.{index}"] = Entry(at, nbytes - UNIT, at + nbytes - UNIT, UNIT - 6)
-        blocks.append(FakeBlock(f"{index}", ((at, nbytes),), {f"{name}.{index}": (0, 1)}))
+        blocks.append(Block(f"{index}", ((at, nbytes),), {f"{name}.{index}": (0, 1)}))
         at += nbytes
     return blocks, entries
 
