@@ -29,6 +29,7 @@ from pyapp.door.options import (
     well_formed,
 )
 from pyapp.door.photo import describe_photo
+from pyapp.door.pressure import Pressure
 from pyapp.door.services import Services, browser_services
 from pyapp.errors import Closed
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
@@ -44,6 +45,7 @@ class Client:
         self._spell = spell
         self._device = device
         self._cloud = None if options.cloud is None else services.cloud_side(device.site.address(options.cloud))
+        self._pressure = Pressure(options, services, lambda: device.writer)
         self._router = Router(
             options.mode,
             device.side,
@@ -51,6 +53,7 @@ class Client:
             patient_device=DeviceSide(device, patient=True),
             device_returns=device.returns,
             cloud_first=device.prefers_cloud,
+            pressure=self._pressure.weigh,
         )
         self._writing = asyncio.Lock()
         self._looking = asyncio.Lock()
@@ -81,7 +84,8 @@ class Client:
         how often a lost GPU is made ready again; 0: never), ``cloud_below`` (0.7: with room for a smaller share of the
         language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
-        the GPU's, in bytes).
+        the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
+        where memory is under 4 GB; None: however many).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -138,6 +142,7 @@ class Client:
             try:
                 async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
                     async for source, part in stream:
+                        self._pressure.heard(source, part)
                         for event in _events(source, part, tally):
                             yield event
             finally:

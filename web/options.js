@@ -38,6 +38,10 @@ const RULES = {
     (value) => value === null || isLimits(value),
     `null, or an object with ${LIMITS.join(" and ")} in bytes, whole numbers from ${LEAST_LIMIT}`,
   ],
+  contextPressure: [
+    (value) => value === null || isWhole(value, 1, 2 ** 20),
+    `a whole number of tokens from 1 to ${2 ** 20}, or null`,
+  ],
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

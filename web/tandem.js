@@ -47,13 +47,15 @@ const PICTURE = 224 * 224 * 3;
  *   mode?: "prefer_on_device" | "only_on_device" | "prefer_in_cloud" | "only_in_cloud", poolMiB?: number,
  *   cloud?: string | null, adapter?: "auto" | "software" | "none",
  *   rebuildsPerHour?: number, cloudBelow?: number, streamBelow?: number,
- *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number},
+ *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number}, contextPressure?: number | null,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
  *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
  *   `cloudBelow` (0.7): with room for a smaller share of the language model, `prefer_on_device` asks the cloud first.
  *   `streamBelow` (1): with room for a smaller share, its weights are streamed.
  *   `limits` (null): lower limits than the GPU's, in bytes.
+ *   `contextPressure` (2048): tokens past which `prefer_on_device` has the cloud write where memory is under 4 GB; null:
+ *   however many.
  * @returns {Promise<Client>}
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
  *   the GPU for a minute

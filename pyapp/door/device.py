@@ -9,15 +9,16 @@ from contextlib import asynccontextmanager, nullcontext
 from typing import Any, Literal
 
 from pyapp.door import tabs
-from pyapp.door.blame import HARMLESS, is_curable
 from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
+from pyapp.door.faults import HARMLESS, is_curable
 from pyapp.door.flight import Flight
 from pyapp.door.opening import Opener, close_engine
 from pyapp.door.options import ClientOptions
 from pyapp.door.rebuilds import Rebuilds
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
+from pyapp.door.visits import Visits
 from pyapp.errors import BadArgument, Busy, Closed, DeviceLost, NoDevice, TandemError
 from pyapp.routing.router import named
 
@@ -42,7 +43,8 @@ class Device:
         self.site = Site(options, services, base, progress)
         self.on_change: Callable[[], None] = lambda: None
         """Hears of a device that comes or goes. Must not raise."""
-        self._opener = Opener(options, services, self.site, progress, self._check_open)
+        self._visits = Visits(options, services)
+        self._opener = Opener(options, services, self.site, progress, self._check_open, self._admit)
         self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
         self._decisions = Decisions(options.cloud_below)
         self._turn = tabs.Turn(services.tab_lock, page, self._hand_on, services.clock)
@@ -73,6 +75,11 @@ class Device:
         if self._flight is not None and self._flight.queued.is_set():
             return self._turn.busy()  # by now the holder may have said who it is
         return self._reason or self._trouble
+
+    @property
+    def writer(self) -> Any:
+        """The engine that would write the next text, to be looked at; None where there is none at the moment."""
+        return self._engine if self.usable else None
 
     @property
     def usable(self) -> bool:
@@ -165,7 +172,10 @@ class Device:
         async with self.holding(what, which, patient=patient) as engine:
             try:
                 yield engine
-            except HARMLESS:
+                if which == "language":  # a picture asks little of a GPU
+                    self._visits.worked()
+            except (*HARMLESS, asyncio.CancelledError, GeneratorExit):
+                self._visits.aborted()
                 raise
             except Exception as error:
                 failure = named("device", error)
@@ -223,6 +233,7 @@ class Device:
         self._give_up(NoDevice("The client is closed."))
         if self._closing:
             await asyncio.wait(self._closing)
+        await self._visits.close()
         if self._flight is not None:
             self._flight.call_off()
             if self._flight.called_off:
@@ -263,6 +274,9 @@ class Device:
     def _has_other_side(self) -> bool:
         """Whether texts come from the cloud while the device is away, so that waiting for it is background work."""
         return self.options.mode == "prefer_on_device" and self.options.cloud is not None
+
+    async def _admit(self, adapter: str) -> None:
+        await self._visits.admit(adapter, has_other_side=self._has_other_side())
 
     # -- making it ready -----------------------------------------------------------------------------------------------
 
@@ -307,6 +321,8 @@ class Device:
         self._engine, self._has_vision, self._trouble = opened.engine, opened.has_vision, opened.trouble
         self._state, self._reason, self._was_ready = "ready", None, True
         self._rebuilds.succeeded()
+        if self._trouble is not None:
+            self._visits.failed(self._trouble)
         self._decisions.begin(self._engine, has_cloud=self._has_other_side() and self._trouble is None)
         self._watcher = asyncio.ensure_future(self._watch(self._engine))
         self.on_change()
@@ -337,6 +353,7 @@ class Device:
         self._turn.give()
         if self._closed:
             return
+        self._visits.failed(error)
         if not self._was_ready:
             self._give_up(error)
             return
@@ -355,6 +372,7 @@ class Device:
         """``engine`` failed at work. Until it is back the cloud writes and the CPU looks."""
         if engine is not self._engine:
             return  # told before, or closed by ourselves
+        self._visits.failed(error)
         closing = self._let_go()
         self._state, self._reason = ("lost" if is_curable(error) else "never"), error
         if self._state == "lost" and self._rebuilds.refusal() is None:

@@ -46,10 +46,17 @@ class DeviceSide:
                         answer = _Answer.begun(engine, turn, shown, left)
                         for part in answer.opening():
                             yield part
+                    end: Part | None = None
                     async with aclosing(answer.parts(engine)) as parts:
                         async for part in parts:
-                            yield part
-                    return
+                            if isinstance(part, End):
+                                end = part
+                            else:
+                                yield part
+                # Told only now: who hears it stops listening, which inside of the work would look like an abort.
+                if end is not None:
+                    yield end
+                return
             except (*FINAL, Busy):
                 raise
             except TandemError:

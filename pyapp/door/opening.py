@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,8 @@ class Opened:
 class Opener:
     """Opens engines, one after another: each on an adapter of its own, since an adapter gives one device only.
 
-    ``probe`` is what the last one found. ``check_open`` raises once the client is closed.
+    ``probe`` is what the last one found. ``check_open`` raises once the client is closed; ``admit`` hears the name of
+    each adapter before anything is fetched for it, and raises where it is to be left alone (``visits``).
     """
 
     def __init__(
@@ -39,12 +40,14 @@ class Opener:
         site: Site,
         progress: Progress,
         check_open: Callable[[], None],
+        admit: Callable[[str], Awaitable[None]],
     ) -> None:
         self._options = options
         self._services = services
         self._site = site
         self._progress = progress
         self._check_open = check_open
+        self._admit = admit
         self._language_worked = False
         self.probe: Any = None
 
@@ -52,6 +55,7 @@ class Opener:
         """Raises: the reason why there is no engine. A language model that is none leaves one for pictures, except with
         ``only_on_device`` and where the model has run before, when it is a passing trouble."""
         await self._find()
+        await self._admit(self.probe.adapter)
         must = self._options.mode == "only_on_device" or self._language_worked
         trouble: TandemError | None = None
         language = None

@@ -26,6 +26,7 @@ LEAST_LIMIT = 1 << 20
 MOST_LIMIT = (1 << 53) - 1
 """The largest whole number that JavaScript holds exactly."""
 MOST_REBUILDS = 1000
+MOST_PRESSURE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -127,6 +128,7 @@ class ClientOptions:
     cloud_below: float = 0.7
     stream_below: float = 1.0
     limits: dict[str, int] | None = None
+    context_pressure: int | None = 2048
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -154,6 +156,7 @@ class ClientOptions:
             cloud_below=number(spell("cloud_below"), full["cloud_below"], 0, 1),
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
+            context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
         )
 
 
@@ -164,6 +167,15 @@ def _limits(name: str, value: Any) -> dict[str, int] | None:
     if not isinstance(value, Mapping) or not set(value) <= set(LIMIT_NAMES):
         raise refuse(name, f"null, or an object with {' and '.join(LIMIT_NAMES)} in bytes", value)
     return {key: whole(f"{name}.{key}", value[key], LEAST_LIMIT, MOST_LIMIT) for key in value}
+
+
+def _tokens_or_none(name: str, value: Any) -> int | None:
+    if value is None:
+        return None
+    try:
+        return whole(name, value, 1, MOST_PRESSURE)
+    except BadArgument:
+        raise refuse(name, f"a whole number of tokens from 1 to {MOST_PRESSURE}, or null", value) from None
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)

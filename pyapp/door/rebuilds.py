@@ -1,4 +1,8 @@
-"""How often a lost device is made ready again: a number of times an hour, and after a failure not at once."""
+"""How often a lost device is made ready again: a number of times an hour, and after a failure not at once.
+
+This is about one visit, and a device that has worked on it. Whether a visit opens the device at all is the breaker's
+affair (``visits``).
+"""
 
 from __future__ import annotations
 

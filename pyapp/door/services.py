@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from pyapp.door.tabs import NoTabs, TabLock
 from pyapp.routing.cloud import CloudStream
@@ -14,6 +14,27 @@ from pyapp.routing.router import Side
 
 Progress = Callable[[str, int, "int | None"], None]
 """``progress(stage, loaded, total)``: bytes, or steps where the stage has no bytes; ``total`` None where unknown."""
+
+
+class Notes(Protocol):
+    """Small JSON values by name, for the next visit as far as storage allows; see ``pyapp.weights.notes``."""
+
+    async def load(self, name: str) -> Any: ...
+
+    async def save(self, name: str, value: Any) -> None: ...
+
+
+class NotesInMemory:
+    """Notes of a client that is not to leave any."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Any] = {}
+
+    async def load(self, name: str) -> Any:
+        return self.values.get(name)
+
+    async def save(self, name: str, value: Any) -> None:
+        self.values[name] = value
 
 
 @dataclass(frozen=True)
@@ -39,6 +60,11 @@ class Services:
     """``tab_lock(hear)`` -> the lock that the tabs of the site share; ``hear`` gets what they say."""
     clock: Callable[[], float] = time.monotonic
     """Seconds that never go back."""
+    wall_clock: Callable[[], float] = time.time
+    """Seconds that mean the same on the next visit."""
+    notes: Notes = field(default_factory=NotesInMemory)
+    memory_gib: Callable[[], float | None] = lambda: None
+    """GiB of memory that this machine has, as far as the browser tells; None where it does not."""
 
 
 class SiteError(Exception):
@@ -55,6 +81,7 @@ def browser_services() -> Services:
     from pyapp.gpu.probe import probe
     from pyapp.routing.fetch_transport import FetchTransport
     from pyapp.vision.decode import decode_image
+    from pyapp.weights.notes import Notes
     from pyapp.weights.store import ensure_model
 
     async def decode(image: Any) -> tuple[Any, int, int]:
@@ -74,7 +101,16 @@ def browser_services() -> Services:
         # A worker made from a blob, as PyScript's are, resolves no relative address; but it knows the origin it is of.
         base=f"{js.location.origin}/",
         tab_lock=BrowserTabLock,
+        notes=Notes(),
+        memory_gib=_memory_gib,
     )
+
+
+def _memory_gib() -> float | None:
+    import js
+
+    told = getattr(js.navigator, "deviceMemory", None)  # Chromium's only
+    return float(told) if told else None
 
 
 def _as_blob(image: Any) -> Any:

@@ -12,12 +12,20 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Mount, Route
 
+from .access import Access
+from .config import load_config, parse_secrets
 from .endpoint import CloudStreamEndpoint
+from .health import HealthEndpoint
+from .metrics import Metrics, MetricsEndpoint
 from .settings import Settings
 from .static import StaticSite
+from .token_endpoint import TokenEndpoint
 from .upstream import Upstream
 
 CLOUD_STREAM_PATH = "/api/ai/cloud-stream"
+HEALTH_PATH = "/api/ai/health"
+METRICS_PATH = "/api/ai/metrics"
+TOKEN_PATH = "/api/ai/token"
 
 log = logging.getLogger("tandem.gateway")
 
@@ -25,11 +33,14 @@ log = logging.getLogger("tandem.gateway")
 def create_app(site: Path | None, settings: Settings | None = None) -> Starlette:
     """The application that serves ``site`` (None: no pages) and the cloud stream.
 
-    Without ``settings`` the environment is read (``Settings.from_env``, raises ``BadArgument``). The application needs
+    Without ``settings`` the environment is read. Raises ``BadArgument`` for settings or a configuration file that make
+    no sense. The application needs
     its lifespan run: it starts the embedded server there and ends it. ``app.state.upstream`` is the upstream.
     """
     settings = settings or Settings.from_env()
+    access = Access(load_config(settings.config), parse_secrets(settings.token_secrets))
     upstream = Upstream(settings)
+    metrics = Metrics(lambda: upstream.ready)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -48,12 +59,17 @@ def create_app(site: Path | None, settings: Settings | None = None) -> Starlette
         return JSONResponse({"error": error}, 404, {"cache-control": "no-store"})
 
     routes: list[BaseRoute] = [
-        Route(CLOUD_STREAM_PATH, CloudStreamEndpoint(settings, upstream)),
+        Route(CLOUD_STREAM_PATH, CloudStreamEndpoint(settings, upstream, access, metrics)),
+        Route(HEALTH_PATH, HealthEndpoint(upstream).get),
         Route("/healthz", health),
         Route("/api/{rest:path}", no_such_api, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     ]
+    if settings.metrics_key:
+        routes.insert(0, Route(METRICS_PATH, MetricsEndpoint(metrics, settings.metrics_key).get))
+    if not access.open:
+        routes.insert(0, Route(TOKEN_PATH, TokenEndpoint(access, settings.body_seconds)))
     if site is not None:
-        routes.append(Mount("/", StaticSite(site)))
+        routes.append(Mount("/", StaticSite(site, access.frame_ancestors)))
     app = Starlette(routes=routes, lifespan=lifespan)
     app.router.redirect_slashes = False
     app.state.upstream = upstream

@@ -19,9 +19,11 @@ _LAB = (
 )
 
 
-def policy(path: str) -> str:
-    """The policy for the file at ``path`` (site-relative, no leading slash)."""
-    # widget.html is what shops of other origins show in an iframe.
-    ancestors = "*" if path == "widget.html" else "'self'"
+WIDGET = "widget.html"
+"""What shops of other origins show in an iframe."""
+
+
+def policy(path: str, ancestors: str = "'self'") -> str:
+    """The policy for the file at ``path`` (site-relative, no leading slash), which ``ancestors`` may show in frames."""
     rules = _LAB if path == "lab.html" or path.startswith("pyscript/") else _SITE
     return f"{rules}; frame-ancestors {ancestors}"

@@ -10,11 +10,15 @@ from contextlib import aclosing
 
 import anyio
 from starlette.requests import ClientDisconnect, Request
-from starlette.responses import JSONResponse
 from starlette.types import Receive, Scope, Send
 
 from ..errors import BadArgument, CloudUnavailable, TandemError
-from ..routing.wire import MEDIA_TYPE, CloudEvent, Text, Usage, encode_done, encode_event, error_payload
+from ..routing.wire import MEDIA_TYPE, CloudEvent, Text, Usage, encode_done, encode_event
+from .access import Access
+from .body import read_body
+from .limits import Ticket
+from .metrics import Metrics
+from .refusal import refusal
 from .settings import Settings
 from .upstream import Upstream
 from .validation import CloudRequest, parse_request
@@ -34,20 +38,22 @@ class CloudStreamEndpoint:
 
     The head of the answer waits for the first event, so that every failure before it is an HTTP status. The client is
     watched all the while: when it leaves, everything for it is cancelled, and with that the upstream's connection.
+    Who may not ask, or has asked too much, is told so before the body is read.
     """
 
-    def __init__(self, settings: Settings, upstream: Upstream) -> None:
+    def __init__(self, settings: Settings, upstream: Upstream, access: Access, metrics: Metrics) -> None:
         self._settings = settings
         self._upstream = upstream
+        self._access = access
+        self._metrics = metrics
         self._numbers = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         call = _Call(next(self._numbers), send)
+        self._metrics.streams.inc()
         try:
             try:
-                if scope["method"] != "POST":
-                    raise BadArgument("This address takes POST only.", status=405)
-                request = parse_request(await self._body(Request(scope, receive)), self._settings)
+                request = await self._admitted(Request(scope, receive), call)
             except TandemError as error:
                 await call.refuse(scope, receive, error)
                 return
@@ -66,32 +72,27 @@ class CloudStreamEndpoint:
         except ClientDisconnect:
             call.outcome = "client_left"
         finally:
-            call.log()
+            self._metrics.streams.dec()
+            call.close(self._metrics)
 
-    async def _body(self, request: Request) -> bytes:
-        most = self._settings.max_body_bytes
-        too_big = BadArgument(f"The body is larger than {most} bytes; send a shorter conversation.", status=413)
-        length = request.headers.get("content-length", "")
-        if length.isdigit() and int(length) > most:
-            raise too_big
-        body = bytearray()
-        try:
-            with anyio.fail_after(self._settings.body_seconds):
-                async for chunk in request.stream():
-                    body += chunk
-                    if len(body) > most:
-                        raise too_big
-        except TimeoutError:
-            raise BadArgument(
-                f"The body did not arrive within {self._settings.body_seconds:g} seconds.", status=408
-            ) from None
-        return bytes(body)
+    async def _admitted(self, incoming: Request, call: _Call) -> CloudRequest:
+        if incoming.method != "POST":
+            raise BadArgument("This address takes POST only.", status=405)
+        site = self._access.site(incoming.headers)
+        call.site = site.name if site else None
+        call.ticket = self._access.admit(incoming.scope, incoming.headers, site)
+        body = await read_body(incoming, self._settings.max_body_bytes, self._settings.body_seconds)
+        request = parse_request(body, self._settings)
+        call.ticket.set_aside(request.estimated_prompt_tokens + request.max_tokens)
+        call.estimated_prompt_tokens = request.estimated_prompt_tokens
+        return request
 
     async def _answer(self, request: CloudRequest, call: _Call, scope: Scope, receive: Receive) -> None:
         try:
             with anyio.fail_after(self._settings.total_seconds):
-                target = await self._upstream.target()
-                async with aclosing(self._upstream.stream(request, target)) as events:
+                # First the embedded server's start, which the time for the first text does not count.
+                await self._upstream.target()
+                async with aclosing(self._upstream.stream(request, self._metrics.retried)) as events:
                     await self._pass_on(events, call)
         except TimeoutError:
             error: TandemError = CloudUnavailable(
@@ -132,17 +133,22 @@ class _Call:
         self.started = False
         self.finished = False
         self.outcome = "ok"
+        self.site: str | None = None
+        self.ticket: Ticket | None = None
+        self.estimated_prompt_tokens = 0
         self._number = number
         self._send = send
         self._began = time.monotonic()
         self._first: float | None = None
         self._status = 0
         self._characters = 0
+        self._pieces = 0
         self._usage: Usage | None = None
 
     async def event(self, event: CloudEvent) -> None:
         if isinstance(event, Text):
             self._characters += len(event.text)
+            self._pieces += 1
         else:
             self._usage = event
         await self._write(encode_event(event))
@@ -158,31 +164,39 @@ class _Call:
     async def refuse(self, scope: Scope, receive: Receive, error: TandemError) -> None:
         """Answers with the HTTP status that goes with ``error``."""
         self.outcome = error.code
-        self._status = error.details.get("status", 400)
-        headers = {"cache-control": "no-store", "x-content-type-options": "nosniff"}
-        if retry_after := error.details.get("retry_after"):
-            headers["retry-after"] = retry_after
-        if self._status == 405:
-            headers["allow"] = "POST"
+        response = refusal(error)
+        self._status = response.status_code
         self.finished = True
-        response = JSONResponse(error_payload(error), self._status, headers)
         await response(scope, receive, self._send)
 
-    def log(self) -> None:
+    def close(self, metrics: Metrics) -> None:
+        """Settles the call's books, whatever became of it."""
+        if self.ticket:
+            self.ticket.close(self._spent())
         seconds = time.monotonic() - self._began
         usage = self._usage or Usage(0, 0)
-        log.info(
-            "cloud-stream call=%d outcome=%s status=%d first_s=%s total_s=%.3f characters=%d prompt_tokens=%d "
-            "completion_tokens=%d",
-            self._number,
-            self.outcome,
-            self._status,
-            "-" if self._first is None else f"{self._first:.3f}",
-            seconds,
-            self._characters,
-            usage.prompt_tokens,
-            usage.completion_tokens,
-        )
+        tokens = (usage.prompt_tokens, usage.completion_tokens)
+        metrics.ended(self.outcome, self.site or "", self._first, seconds, tokens)
+        figures = {
+            "call": self._number,
+            "outcome": self.outcome,
+            "status": self._status,
+            "first_s": None if self._first is None else round(self._first, 3),
+            "total_s": round(seconds, 3),
+            "characters": self._characters,
+            "prompt_tokens": usage.prompt_tokens,
+            "completion_tokens": usage.completion_tokens,
+            "site": self.site,
+        }
+        text = " ".join(f"{name}={'-' if value is None else value}" for name, value in figures.items())
+        log.info("cloud-stream %s", text, extra={"figures": figures})
+
+    def _spent(self) -> int:
+        """Tokens that the upstream worked off for this call, as far as is known."""
+        if self._usage:
+            return self._usage.prompt_tokens + self._usage.completion_tokens
+        # Left or cut on the way; one that was refused before its first text cost nothing.
+        return self.estimated_prompt_tokens + self._pieces if self.started or self.outcome == "client_left" else 0
 
     async def _write(self, body: bytes, last: bool = False) -> None:
         if not self.started:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CloudUnavailable, ContextFull, TandemError
+from .continuation import messages_and_options
 from .validation import CloudRequest
 
 
@@ -23,14 +24,17 @@ class Chunk:
     usage: tuple[int, int] | None = None
 
 
-def request_body(request: CloudRequest, model: str | None) -> bytes:
+def request_body(request: CloudRequest, model: str | None, continuation: str) -> bytes:
+    """``continuation`` is one of ``continuation.KINDS``."""
+    messages, options = messages_and_options(request.messages, continuation)
     payload: dict[str, Any] = {
-        "messages": list(request.messages),
+        "messages": messages,
         "max_tokens": request.max_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stream": True,
         "stream_options": {"include_usage": True},
+        **options,
     }
     if model:
         payload["model"] = model

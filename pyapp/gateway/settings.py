@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadArgument
+from .continuation import KINDS, TRAILING
+from .logs import FORMATS
 
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -27,14 +29,25 @@ class Settings:
     upstream_url      an OpenAI-compatible server: its root, its ``/v1``, or its ``…/chat/completions``
     upstream_key      bearer token for it; stays on this side
     upstream_model    the model's name there
+    upstream_continuation   how it goes on with a text that the device began: "trailing" (llama.cpp),
+                      "continue_final_message" (vLLM) or "instruction" (others)
     model_path        GGUF for the embedded llama.cpp server, used when no ``upstream_url`` is set (TANDEM_MODEL_PATH)
+    config            TOML file of the shops that may ask, and of limits (TANDEM_CONFIG, see ``config``); none: open
+    token_secrets     secrets that sign the shops' tokens, the newest first, separated by commas
+    metrics_key       bearer token of ``/api/ai/metrics``; without one there is no such address
+    log_format        "text" or "json": how ``python -m pyapp.gateway`` writes its log
     embedded          when that server starts: "startup" (in the background), "first_request", or "off"
     """
 
     upstream_url: str | None = None
     upstream_key: str | None = field(default=None, repr=False)
     upstream_model: str | None = None
+    upstream_continuation: str = TRAILING
     model_path: Path | None = None
+    config: Path | None = None
+    token_secrets: str | None = field(default=None, repr=False)
+    metrics_key: str | None = field(default=None, repr=False)
+    log_format: str = "text"
     embedded: str = "startup"
 
     embedded_context: int = 8192
@@ -61,6 +74,11 @@ class Settings:
     """Between two pieces of text."""
     total_seconds: float = 600.0
 
+    upstream_tries: int = 3
+    """How often one request may be sent to the upstream until its answer begins, the first time included."""
+    retry_wait_seconds: float = 5.0
+    """Longest wait between two tries. An upstream whose Retry-After asks for more is not asked again; the client is."""
+
     def __post_init__(self) -> None:
         if not self.upstream_url and (self.upstream_key or self.upstream_model):
             raise BadArgument(
@@ -69,6 +87,12 @@ class Settings:
             )
         if self.upstream_url and not self.upstream_url.lower().startswith(("http://", "https://")):
             raise BadArgument("TANDEM_UPSTREAM_URL must start with http:// or https://.")
+        if self.upstream_continuation not in KINDS:
+            raise BadArgument(
+                f"TANDEM_UPSTREAM_CONTINUATION is {self.upstream_continuation!r}; give one of {', '.join(KINDS)}."
+            )
+        if self.log_format not in FORMATS:
+            raise BadArgument(f"TANDEM_LOG_FORMAT is {self.log_format!r}; give one of {', '.join(FORMATS)}.")
         if self.embedded not in ("startup", "first_request", "off"):
             raise BadArgument(f"TANDEM_EMBEDDED is {self.embedded!r}; give startup, first_request or off.")
         for item in fields(self):
@@ -85,7 +109,7 @@ class Settings:
             text = environ.get(name, "").strip()
             if not text:
                 continue
-            if item.name == "model_path":
+            if item.name in ("model_path", "config"):
                 values[item.name] = Path(text)
             elif isinstance(item.default, int | float):
                 values[item.name] = _number(name, text, type(item.default))

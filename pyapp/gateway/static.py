@@ -5,15 +5,17 @@ from __future__ import annotations
 import os
 import re
 import stat
+from collections.abc import Callable
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from urllib.parse import parse_qs
 
 import anyio
 from starlette.datastructures import Headers
 from starlette.responses import FileResponse, PlainTextResponse, Response
 from starlette.types import Receive, Scope, Send
 
-from .csp import policy
+from .csp import WIDGET, policy
 
 # Our own table: the machine's mime database differs from host to host, and a wrong type stops modules and wasm.
 _TYPES = {
@@ -54,17 +56,19 @@ class StaticSite:
 
     ``/`` and every address that ends in a slash mean the ``index.html`` there. ``name.br`` or ``name.gz`` beside a file
     is sent in its place where the client takes that encoding, unless it is older or a range was asked for. The folder's
-    owner is trusted (links are followed), the addresses are not.
+    owner is trusted (links are followed), the addresses are not. ``frame_ancestors`` gives the origins that may show
+    the widget page, from the site key in its address (``?site=``), None where there is none.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, frame_ancestors: Callable[[str | None], str] = lambda key: "*") -> None:
         self._root = root.resolve()
+        self._frame_ancestors = frame_ancestors
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        response = await self._respond(scope["method"], scope["path"], Headers(scope=scope))
+        response = await self._respond(scope["method"], scope["path"], scope["query_string"], Headers(scope=scope))
         await response(scope, receive, send)
 
-    async def _respond(self, method: str, address: str, headers: Headers) -> Response:
+    async def _respond(self, method: str, address: str, query: bytes, headers: Headers) -> Response:
         if method not in ("GET", "HEAD"):
             return _plain("This address takes GET and HEAD only.\n", 405, {"allow": "GET, HEAD"})
         path = _relative(address)
@@ -74,7 +78,7 @@ class StaticSite:
         file, info, encoding = found
         extra = {
             "cache-control": "public, max-age=31536000, immutable" if _IMMUTABLE.fullmatch(path) else "no-cache",
-            "content-security-policy": policy(path),
+            "content-security-policy": self._policy(path, query),
             "x-content-type-options": "nosniff",
             "referrer-policy": "strict-origin-when-cross-origin",
         }
@@ -90,6 +94,13 @@ class StaticSite:
         if encoding:
             response.headers["accept-ranges"] = "none"
         return response
+
+    def _policy(self, path: str, query: bytes) -> str:
+        if path != WIDGET:
+            return policy(path)
+        keys = parse_qs(query.decode("latin-1")).get("site", [None])
+        # Two keys in one address are nobody's.
+        return policy(path, self._frame_ancestors(keys[0] if len(keys) == 1 else None))
 
     def _find(self, path: str, headers: Headers) -> tuple[Path, os.stat_result, str | None] | None:
         file = self._root / path

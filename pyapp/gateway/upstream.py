@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +15,10 @@ import httpx
 from ..errors import CloudUnavailable, TandemError
 from ..routing.sse import SSEDecoder
 from ..routing.wire import DONE, MEDIA_TYPE, CloudEvent, SurrogateJoiner, Text, Usage
+from .continuation import TRAILING
 from .embedded import EmbeddedServer
 from .openai import parse_chunk, request_body, upstream_error
+from .retry import STATUSES, MayPass, Retries
 from .settings import Settings
 from .validation import CloudRequest
 
@@ -33,6 +35,7 @@ class Target:
     url: str
     key: str | None
     model: str | None
+    continuation: str
 
 
 class Upstream:
@@ -66,32 +69,23 @@ class Upstream:
     async def target(self) -> Target:
         """Where to send a request; waits for the embedded server. Raises ``CloudUnavailable`` where there is none."""
         if url := self._settings.completions_url:
-            return Target(url, self._settings.upstream_key, self._settings.upstream_model)
+            settings = self._settings
+            return Target(url, settings.upstream_key, settings.upstream_model, settings.upstream_continuation)
         if self.embedded is None:
             raise CloudUnavailable("The gateway has no upstream: set TANDEM_UPSTREAM_URL.", status=503)
         address = await self.embedded.address()
-        return Target(f"{address.url}/v1/chat/completions", address.key, None)
+        return Target(f"{address.url}/v1/chat/completions", address.key, None, TRAILING)
 
-    async def stream(self, request: CloudRequest, target: Target) -> AsyncGenerator[CloudEvent, None]:
+    async def stream(self, request: CloudRequest, retried: Callable[[str], None]) -> AsyncGenerator[CloudEvent, None]:
         """Texts, then one ``Usage``. Raises errors whose ``details["status"]`` fits an answer not yet begun.
 
+        What fails before the upstream's answer begins is tried again as ``Settings`` say, nothing after that is;
+        ``retried`` hears the reason of each try that another follows.
         Closing the generator, or cancelling it, closes the connection, which stops the upstream's work.
         """
-        headers = {"content-type": "application/json", "accept": MEDIA_TYPE, "accept-encoding": "identity"}
-        if target.key:
-            headers["authorization"] = f"Bearer {target.key}"
-        body = request_body(request, target.model)
+        retries = Retries(self._settings.upstream_tries, self._settings.retry_wait_seconds)
+        response = await retries.run(lambda: self._open(request), retried)
         try:
-            outgoing = self._client.build_request("POST", target.url, content=body, headers=headers)
-            response = await self._client.send(outgoing, stream=True)
-        except httpx.TimeoutException:
-            raise CloudUnavailable("The cloud model's server does not take the connection.", status=504) from None
-        except (httpx.HTTPError, httpx.InvalidURL) as error:
-            log.warning("upstream unreachable: %s: %s", type(error).__name__, error)
-            raise CloudUnavailable("The cloud model's server cannot be reached; try again later.", status=502) from None
-        try:
-            if response.status_code != 200:
-                raise await _refusal(response)
             media_type = response.headers.get("content-type", "").split(";")[0].strip().lower()
             if media_type != MEDIA_TYPE:
                 raise CloudUnavailable(
@@ -112,6 +106,36 @@ class Upstream:
             ) from None
         finally:
             await response.aclose()
+
+    async def _open(self, request: CloudRequest) -> httpx.Response:
+        """One try: the upstream's response with status 200, its body unread. Raises ``MayPass`` or ``TandemError``."""
+        # Asked anew for each try: an embedded server that died comes back at another address.
+        target = await self.target()
+        headers = {"content-type": "application/json", "accept": MEDIA_TYPE, "accept-encoding": "identity"}
+        if target.key:
+            headers["authorization"] = f"Bearer {target.key}"
+        body = request_body(request, target.model, target.continuation)
+        try:
+            outgoing = self._client.build_request("POST", target.url, content=body, headers=headers)
+            response = await self._client.send(outgoing, stream=True)
+        except httpx.TimeoutException:
+            error = CloudUnavailable("The cloud model's server does not take the connection.", status=504)
+            raise MayPass(error, "connect_timeout") from None
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as wrong:
+            log.warning("upstream address: %s: %s", type(wrong).__name__, wrong)
+            raise _unreachable() from None
+        except httpx.HTTPError as broken:
+            log.warning("upstream unreachable: %s: %s", type(broken).__name__, broken)
+            raise MayPass(_unreachable(), "connection") from None
+        if response.status_code == 200:
+            return response
+        try:
+            refusal = await _refusal(response)
+        finally:
+            await response.aclose()
+        if response.status_code in STATUSES:
+            raise MayPass(refusal, str(response.status_code))
+        raise refusal
 
     async def _payloads(self, response: httpx.Response, answer: _Answer) -> AsyncGenerator[str, None]:
         decoder = SSEDecoder(self._settings.max_event_bytes, final_event=True)
@@ -155,8 +179,12 @@ class _Answer:
     def end(self) -> CloudEvent:
         if self._usage:
             return Usage(*self._usage, finish_reason=self.finish_reason)
-        # Servers send a piece a token as a rule, and a token is about four bytes of prompt.
-        return Usage(-(-self._request.prompt_bytes // 4), self._pieces, self.finish_reason, estimated=True)
+        # Servers send a piece a token as a rule.
+        return Usage(self._request.estimated_prompt_tokens, self._pieces, self.finish_reason, estimated=True)
+
+
+def _unreachable() -> CloudUnavailable:
+    return CloudUnavailable("The cloud model's server cannot be reached; try again later.", status=502)
 
 
 async def _drain(chunks: AsyncIterator[bytes]) -> None:

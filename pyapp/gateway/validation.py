@@ -33,6 +33,11 @@ class CloudRequest:
     def prompt_bytes(self) -> int:
         return sum(len(message["content"].encode()) for message in self.messages)
 
+    @property
+    def estimated_prompt_tokens(self) -> int:
+        """A token is about four bytes of prompt."""
+        return -(-self.prompt_bytes // 4)
+
 
 def parse_request(body: bytes, settings: Settings) -> CloudRequest:
     """Checks ``body``; raises ``BadArgument`` with one sentence that names the field. Unknown fields are ignored.

@@ -116,6 +116,8 @@ class Router:
     """Whether a device that failed may be waited for."""
     cloud_first: Callable[[], bool] = lambda: False
     """Whether ``prefer_on_device`` would rather have the cloud for now."""
+    pressure: Callable[[Turn], Note | None] = lambda turn: None
+    """Why ``prefer_on_device`` had better have the cloud for this turn, to be told; None where it need not."""
 
     def order(self) -> list[Source]:
         """The sides to try, first to last."""
@@ -135,6 +137,10 @@ class Router:
         Raises: TandemError where no side could answer, or the request itself is wrong.
         """
         todo = deque(self.order())
+        spared = self.pressure(turn) if [*todo] == ["device", "cloud"] else None
+        if spared is not None:
+            todo.reverse()
+            yield todo[0], spared
         failures: dict[Source, TandemError] = {}
         while todo:
             source = tally.source = todo.popleft()
@@ -143,9 +149,11 @@ class Router:
                     async for part in attempt:
                         yield source, part
                 return
-            except FINAL:
-                raise
             except Exception as error:
+                # A cloud whose context is the shorter one leaves the turn to the device that was to be spared.
+                too_long_for_the_cloud = spared is not None and bool(todo) and isinstance(error, ContextFull)
+                if isinstance(error, FINAL) and not too_long_for_the_cloud:
+                    raise
                 failures.pop(source, None)
                 failures[source] = failed = named(source, error)
             if source == "cloud" and "device" in failures and self.patient_device and self.device_returns():

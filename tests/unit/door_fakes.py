@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from pyapp.door.services import Progress, Services
+from pyapp.door.services import NotesInMemory, Progress, Services
 from pyapp.door.tabs import NoTabs, TabLock
 from pyapp.errors import DeviceLost, TandemError
 from pyapp.routing.router import End, Part, Piece, Turn
@@ -178,6 +178,11 @@ class World:
     """What the last engine was asked for with."""
     now: float = 0.0
     """The clock, which stands still unless a test moves it."""
+    wall: float = 1_800_000_000.0
+    """The clock on the wall, which stands still too."""
+    notes: NotesInMemory = field(default_factory=NotesInMemory)
+    """What a world's visits leave for the next one."""
+    memory_gib: float | None = None
     tab_lock: Callable[[Callable[[str], None]], TabLock] = NoTabs
     cloud: FakeCloud = field(default_factory=FakeCloud)
     tier: str = "high"
@@ -247,4 +252,7 @@ class World:
             fetch_json=fetch_json,
             tab_lock=self.tab_lock,
             clock=lambda: self.now,
+            wall_clock=lambda: self.wall,
+            notes=self.notes,
+            memory_gib=lambda: self.memory_gib,
         )

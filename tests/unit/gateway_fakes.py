@@ -123,7 +123,14 @@ async def serve_app(app: Any, lifespan: Literal["on", "off"] = "on") -> AsyncIte
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         server = Server(
-            uvicorn.Config(app, log_level="warning", access_log=False, lifespan=lifespan, timeout_graceful_shutdown=1)
+            uvicorn.Config(
+                app,
+                log_level="warning",
+                access_log=False,
+                proxy_headers=False,
+                lifespan=lifespan,
+                timeout_graceful_shutdown=1,
+            )
         )
         task = asyncio.create_task(server.serve([listener]))
         async with asyncio.timeout(5):

@@ -29,7 +29,10 @@ FREE = {"errors", ""}  # pyapp.errors, and the package itself with its version: 
 # how the stream looks on the wire, and nothing else.
 SERVER_SIDE = {"gateway": {"pyapp.routing.wire", "pyapp.routing.sse"}, "setup": {"pyapp.gateway"}}
 # On the machine that serves only; Pyodide has none of them.
-SERVER_LIBRARIES = {"starlette", "uvicorn", "playwright", "xllamacpp", "hatchling", "fcntl", "subprocess", "socket"}
+SERVER_LIBRARIES = {
+    *("starlette", "uvicorn", "prometheus_client", "playwright", "xllamacpp", "hatchling"),
+    *("fcntl", "subprocess", "socket"),
+}
 
 
 def layer_of(module: str) -> str:

@@ -1,0 +1,26 @@
+"""Reading a request's body within bounds."""
+
+from __future__ import annotations
+
+import anyio
+from starlette.requests import Request
+
+from ..errors import BadArgument
+
+
+async def read_body(request: Request, most: int, seconds: float) -> bytes:
+    """At most ``most`` bytes that arrive within ``seconds``. Raises ``BadArgument`` (413, 408)."""
+    too_big = BadArgument(f"The body is larger than {most} bytes; send a shorter conversation.", status=413)
+    length = request.headers.get("content-length", "")
+    if length.isdigit() and int(length) > most:
+        raise too_big
+    body = bytearray()
+    try:
+        with anyio.fail_after(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise too_big
+    except TimeoutError:
+        raise BadArgument(f"The body did not arrive within {seconds:g} seconds.", status=408) from None
+    return bytes(body)
