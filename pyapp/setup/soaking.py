@@ -63,6 +63,8 @@ class Soak:
     """What went wrong on the way, and how often."""
     endings: Counter[str] = field(default_factory=Counter)
     """How the texts ended that were to be aborted: some are over before."""
+    in_the_middle: int = 0
+    """Losses that came while their text was being written."""
 
     @staticmethod
     async def count_buffers(page: Page) -> None:
@@ -88,13 +90,14 @@ class Soak:
             ("losses", self.plan.losses, lambda: self._lose(wanted)),
         ):
             await self._times(doing, times, step)
-        last_seen, last = await self._attempt("the last answer", self._both()) or (None, None)
+        last_seen, last = await self._attempt("the last answer", self._last()) or (None, None)
         ended = await self._books()
         await self.page.evaluate("() => soak.client.close()")
         left = await self.page.evaluate("() => soak.ledger")
         return [
             Check("went wrong on the way", {}, dict(self.wrong)),
             Check("some texts were aborted", True, self.endings["abort"] > 0 or not self.plan.aborts),
+            Check("losses in the middle of a text", self.plan.losses, self.in_the_middle),
             Check("the last labels are the first ones", seen, last_seen),
             Check("the last text is the first one", answer, last),
             *(Check(name, begun[name], ended[name]) for name in begun),
@@ -110,6 +113,11 @@ class Soak:
         start = time.monotonic()
         answer = await self.page.evaluate("() => soak.write()")
         return seen, answer, time.monotonic() - start
+
+    async def _last(self) -> tuple[Table, Table]:
+        """Labels and text again. The text comes first, since it waits for a GPU that is on its way back."""
+        await self.page.evaluate("() => soak.write()")
+        return await self._both()
 
     async def _both(self) -> tuple[Table, Table]:
         seen = await self.page.evaluate("() => soak.look()")
@@ -177,4 +185,5 @@ class Soak:
         await self.page.evaluate("(times) => soak.begin(times)", LOSS_TIMES)
         await self.page.wait_for_function(f"() => soak.shown.length >= {LOSS_SHOWN}")
         await self.crash()
+        self.in_the_middle += not await self.page.evaluate("() => soak.ended")
         self._expect("text after a loss", answer, await self.page.evaluate("() => soak.writing"))

@@ -16,7 +16,7 @@ from pyapp.setup.soaking import PAGE, Check, Plan, Soak
 SEEN = {"labels": [1, 2, 3, 4, 5], "source": "device"}
 TEXT = {"text": "a text", "reason": "length"}
 POOL = 1000
-CALLS = ("open", "look", "write(", "cut", "begin", "writing", "memory", "close", "ledger", "soakLedger")
+CALLS = ("open", "look", "write(", "cut", "begin", "writing", "memory", "close", "ledger", "soakLedger", "ended")
 
 
 @dataclass
@@ -64,6 +64,9 @@ class FakePage:
     _writing = _write
 
     def _begin(self, _: Any) -> None: ...
+
+    def _ended(self, _: Any) -> bool:
+        return False
 
     def _cut(self, moment: float) -> Any:
         self.moments.append(moment)
@@ -140,6 +143,18 @@ async def test_what_goes_wrong_on_the_way_is_counted(call: str, fault: Any, said
     ((line, times),) = checks[0].found.items()
     assert line.startswith(said)
     assert times == 1
+
+
+async def test_a_loss_after_the_end_of_its_text_proves_nothing() -> None:
+    page = FakePage(faults={"ended": True})
+    checks, _ = await soaked(page)
+    assert off(checks) == ["losses in the middle of a text"]
+
+
+async def test_the_last_answer_waits_for_the_gpu() -> None:
+    page = FakePage()
+    await soaked(page)
+    assert page.calls[page.calls.index("close") - 5 :][:3] == ["write(", "look", "write("]
 
 
 async def test_aborts_that_never_take_effect_prove_nothing() -> None:

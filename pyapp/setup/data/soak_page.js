@@ -15,9 +15,10 @@ async () => {
     request: null,
     shown: "", // of the text that is being written
     writing: null,
+    ended: true, // whether it is complete
     async open(options, maxTokens) {
       soak.client = await createClient({ mode: "only_on_device", cloud: null, ...options });
-      soak.request = { prompt: "Hi", maxTokens };
+      soak.request = { prompt: "Tell me a long story about a lamp.", maxTokens };
     },
     /** The labels of the photo, and who gave them. */
     async look() {
@@ -27,12 +28,14 @@ async () => {
     /** A text, and how it ended; so many times as long as others. `signal` may end it. */
     async write({ signal, times = 1 } = {}) {
       soak.shown = "";
+      soak.ended = false;
       let reason = null;
       const maxTokens = soak.request.maxTokens * times;
       for await (const event of soak.client.generate({ ...soak.request, maxTokens, signal })) {
         if (event.type === "text") soak.shown += event.text;
         if (event.type === "done") reason = event.reason;
       }
+      soak.ended = true;
       return { text: soak.shown, reason };
     },
     begin(times) {
