@@ -26,15 +26,15 @@ CHUNK = 256
 
 
 def patience(prompt_tokens: int) -> int:
-    """How many times as long the first token may take: the prompt is read for it, and shaders run for the first time."""
+    """How many times as long the first token may take: the prompt is read for it, by shaders that may be new."""
     return 1 + ceil(prompt_tokens / CHUNK)
 
 
 class Watch:
     """A context in which each ``wait`` for the device ends, at the latest when nothing has come of it for ``seconds``.
 
-    ``seconds``: None for as long as it takes. ``clock`` gives seconds; ``pulse`` a number that changes with whatever the
-    device gets done. ``give_up`` hears of a stall first; closing the engine ends what hangs in it.
+    ``seconds``: None for as long as it takes. ``clock`` gives seconds; ``pulse`` a number that changes with whatever
+    the device gets done. ``give_up`` hears of a stall first; closing the engine ends what hangs in it.
     """
 
     def __init__(

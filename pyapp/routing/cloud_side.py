@@ -35,7 +35,7 @@ class CloudSide:
             "top_p": turn.sampling.top_p,
             "seed": turn.sampling.seed,
         }
-        # When the stream breaks, what the joiner holds back goes with it: whoever takes over goes on from what is shown.
+        # When the stream breaks, what the joiner holds back goes with it: whoever is next goes on from what is shown.
         joiner = Joiner(shown)
         pieces = characters = waiting = 0
         usage = None

@@ -2,7 +2,7 @@
 
 A cloud that is asked to go on does one of four things: it goes on with the very next character; it begins its answer
 anew; it repeats the last words first; or it changes the white space where the two texts meet. Text is held back only
-while it may still turn out to be a repetition, so never more of it than was shown, and ``flush`` gives out what is left.
+while it may still turn out to be a repetition, so never more of it than was shown; ``flush`` gives out what is left.
 
 What cannot be told apart for certain is a text that repeats itself ("very " and then "very good"). A repetition that is
 left in is ugly; a word that is left out is a fault nobody sees. So an overlap is cut only where chance is out of the
@@ -10,9 +10,9 @@ question:
 
 - It begins where a word begins, and has at least three letters: "a", "ha", numbers and emoji are always kept. A word
   that repeats itself counts once ("haha" has two letters).
-- Where the cloud's text runs on from a letter to a letter, keeping the overlap would make a word like "ceraceramic": two
-  words are enough, or one of five letters, as nothing longer than the halves of "couscous" is doubled inside of a word;
-  three where the whole text would be doubled ("TheThe").
+- Where a letter meets a letter, keeping the overlap would make a word like "ceraceramic": two words are enough, or one
+  of five letters, as hardly anything longer than the half of "couscous" is doubled inside of a word; or three letters
+  where the whole text would be doubled ("TheThe").
 - Elsewhere it must weigh as much as three different words, for sayings double one or two of them ("more and more and
   more", "again and again and again"). A longer word weighs more, up to two; a number, or a character of a script
   without blanks, a little over half of one. Of the whole text two words are enough: a text seldom begins twice.
@@ -86,7 +86,7 @@ class Joiner:
         return self._continuation(blanks, body, runs_on)
 
     def _candidates(self, first: str, *, inside: bool) -> list[int]:
-        """Where a repetition that begins with ``first`` may have begun. ``inside``: the two texts meet inside a word."""
+        """Where a repetition that begins with ``first`` may have begun. ``inside``: the texts meet inside of a word."""
         seen: set[str] = set()
         words = letters = weight = 0
         starts = []

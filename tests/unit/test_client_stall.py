@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any
 
@@ -37,7 +37,7 @@ class Stubborn:
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def _run(self, ids: bytes) -> AsyncIterator[int]:
+    async def _run(self, ids: bytes) -> AsyncGenerator[int]:
         for token in ids:
             yield token
         for _ in range(self._refusals):
@@ -103,7 +103,9 @@ async def test_the_cloud_goes_on_after_a_device_that_hangs(at: int, refusals: in
     assert "finished nothing for" in told["message"]
     assert (events[-2]["deviceTokens"], events[-2]["cloudTokens"]) == (at, 1 if at else 5)
     assert world.made[0].closed
-    assert client._device._visits._breaker.counts == {"stall": 1}
+    breaker = client._device._visits._breaker
+    assert breaker is not None
+    assert breaker.counts == {"stall": 1}
     await timely(client.close())
 
 
@@ -135,7 +137,7 @@ async def test_a_picture_that_hangs_is_looked_at_by_the_cpu() -> None:
 async def test_abort_of_a_text_that_hangs_ends_and_no_cloud_is_asked() -> None:
     client, world = await hung(HungEngine(refusals=2))
     aborted = asyncio.Event()
-    events = []
+    events: list[Any] = []
     async with asyncio.timeout(5):
         async for event in client.generate(prompt="Hi", signal=aborted):
             events.append(event)
@@ -182,7 +184,7 @@ class Clock:
 
 async def test_waiting_that_is_long_enough_is_a_stall() -> None:
     lost: list[Any] = []
-    with pytest.raises(DeviceLost, match="nothing for 0.02 seconds") as caught:
+    with pytest.raises(DeviceLost, match=r"nothing for 0\.02 seconds") as caught:
         async with watched(10 * TICK, Clock(TICK), lambda: 0, lost) as watch:
             await timely(watch.wait(quiet_for(1e9)))
     assert lost == [caught.value]
