@@ -37,6 +37,9 @@ from pyapp.text.prompts import build_messages
 
 log = logging.getLogger(__name__)
 
+CLOSE_SECONDS = 5.0
+"""How long ``close`` waits for the calls that it ends."""
+
 
 class Client:
     """See ``create``. Calls made at the same time queue: texts in their order, photos in theirs."""
@@ -85,7 +88,8 @@ class Client:
         language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
-        where memory is under 4 GB; None: however many).
+        where memory is under 4 GB; None: however many), ``stall_seconds`` (30: a GPU from which nothing has come for so
+        long is given up, see ``pyapp.door.stall``; None: never).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -175,7 +179,7 @@ class Client:
             generation.fail(_closed())
         tasks = [generation.task for generation in self._running if generation.task is not None]
         if tasks:
-            await asyncio.wait(tasks)
+            await asyncio.wait(tasks, timeout=CLOSE_SECONDS)  # one that a GPU holds up ends when its engine is closed
         await self._device.close()
         self._tell_status()
 

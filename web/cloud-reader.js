@@ -1,5 +1,6 @@
 // The cloud stream without Python: for browsers where the runtime cannot start, and for a worker that died at work.
 
+import { Joiner } from "./joiner.js";
 import { TandemError } from "./tandem-error.js";
 
 const FIRST_MS = 75_000; // longer than the gateway's own limits, which give the better reason
@@ -17,7 +18,9 @@ export async function* readCloud(url, request, signal, before = { text: "", devi
   const { deviceTokens } = before;
   const left = request.maxTokens - deviceTokens - before.cloudTokens;
   const { temperature, topP: top_p, seed } = request;
+  const joiner = new Joiner(before.text);
   let pieces = 0;
+  let characters = 0;
   let usage = null;
   let reason = "abort";
   if (left <= 0) reason = "length";
@@ -27,16 +30,21 @@ export async function* readCloud(url, request, signal, before = { text: "", devi
         if (event.usage) usage = event.usage;
         if (typeof event.text !== "string" || event.text === "") continue;
         pieces += 1;
-        yield { type: "text", text: event.text, source: "cloud" };
+        characters += event.text.length;
+        const text = joiner.push(event.text);
+        if (text) yield { type: "text", text, source: "cloud" };
       }
+      const text = joiner.flush();
+      if (text) yield { type: "text", text, source: "cloud" };
       const tokens = usage?.completion_tokens ?? pieces;
       reason = usage?.finish_reason ?? (tokens >= left ? "length" : "stop");
     } catch (error) {
       if (!signal?.aborted) throw error;
     }
   }
-  // Until the gateway has counted, a piece counts as one token.
-  const cloudTokens = before.cloudTokens + (usage?.completion_tokens ?? pieces);
+  // Until the gateway has counted, a piece counts as one token. What was repeated counts for who wrote it first.
+  const made = usage?.completion_tokens ?? pieces;
+  const cloudTokens = before.cloudTokens + made - Math.round((made * joiner.repeated) / Math.max(1, characters));
   const promptTokens = usage?.prompt_tokens ?? 0;
   yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
   yield { type: "done", reason: reason === "length" || reason === "abort" ? reason : "stop", source: "cloud" };

@@ -42,6 +42,10 @@ const RULES = {
     (value) => value === null || isWhole(value, 1, 2 ** 20),
     `a whole number of tokens from 1 to ${2 ** 20}, or null`,
   ],
+  stallSeconds: [
+    (value) => value === null || (typeof value === "number" && value >= 1 && value <= 3600),
+    "a number of seconds from 1 to 3600, or null",
+  ],
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

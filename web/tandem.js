@@ -48,6 +48,7 @@ const PICTURE = 224 * 224 * 3;
  *   cloud?: string | null, adapter?: "auto" | "software" | "none",
  *   rebuildsPerHour?: number, cloudBelow?: number, streamBelow?: number,
  *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number}, contextPressure?: number | null,
+ *   stallSeconds?: number | null,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
  *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
@@ -56,6 +57,7 @@ const PICTURE = 224 * 224 * 3;
  *   `limits` (null): lower limits than the GPU's, in bytes.
  *   `contextPressure` (2048): tokens past which `prefer_on_device` has the cloud write where memory is under 4 GB; null:
  *   however many.
+ *   `stallSeconds` (30): a GPU from which nothing has come for so long is given up; null: never.
  * @returns {Promise<Client>}
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
  *   the GPU for a minute

@@ -18,6 +18,7 @@ from pyapp.door.options import ClientOptions
 from pyapp.door.rebuilds import Rebuilds
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
+from pyapp.door.stall import Watch
 from pyapp.door.visits import Visits
 from pyapp.errors import BadArgument, Busy, Closed, DeviceLost, NoDevice, TandemError
 from pyapp.routing.router import named
@@ -184,6 +185,11 @@ class Device:
                     raise
                 raise failure from error
 
+    def watch(self, engine: Any) -> Watch:
+        """Around work with ``engine``: where it hangs, the device has failed."""
+        options, clock = self.options, self.services.clock
+        return Watch(options.stall_seconds, clock, lambda: engine.pulse, lambda error: self._failed(engine, error))
+
     async def knock(self, which: Which = "language", *, patient: bool) -> TandemError | None:
         """Sees to it that the device becomes ready. Returns None once it is; the reason where that may take long.
 
@@ -216,8 +222,11 @@ class Device:
         # A picture does not open the device, but it brings back one that was open.
         if self._state != "unopened":
             try:
-                async with self.using("looking at a picture", "vision", patient=False) as engine:
-                    return await engine.classify(pixels), "device"
+                async with (
+                    self.using("looking at a picture", "vision", patient=False) as engine,
+                    self.watch(engine) as watch,
+                ):
+                    return await watch.wait(engine.classify(pixels), times=2), "device"
             except BadArgument:
                 raise
             except TandemError as error:

@@ -7,6 +7,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from pyapp.door.stall import Watch, patience
 from pyapp.errors import Busy, ContextFull, TandemError
 from pyapp.routing.router import FINAL, Begin, End, Note, Part, Piece, Turn
 from pyapp.text.detokenizer import Detokenizer
@@ -20,6 +21,8 @@ class DeviceDoor(Protocol):
     async def knock(self, *, patient: bool) -> TandemError | None: ...
 
     def using(self, what: str, *, patient: bool) -> AbstractAsyncContextManager[Any]: ...
+
+    def watch(self, engine: Any) -> Watch: ...
 
 
 @dataclass(frozen=True)
@@ -41,13 +44,13 @@ class DeviceSide:
                 begun = shown or (answer is not None and answer.made)
                 yield Note(wait.code, f"{wait.message} The text {'goes on' if begun else 'begins'} then.")
             try:
-                async with self.device.using(WHAT, patient=self.patient) as engine:
+                async with self.device.using(WHAT, patient=self.patient) as engine, self.device.watch(engine) as watch:
                     if answer is None:
                         answer = _Answer.begun(engine, turn, shown, left)
                         for part in answer.opening():
                             yield part
                     end: Part | None = None
-                    async with aclosing(answer.parts(engine)) as parts:
+                    async with aclosing(answer.parts(engine, watch)) as parts:
                         async for part in parts:
                             if isinstance(part, End):
                                 end = part
@@ -109,8 +112,8 @@ class _Answer:
             parts.append(Note("context_short", note + "asked for."))
         return parts
 
-    async def parts(self, engine: Any) -> AsyncGenerator[Part]:
-        """The rest of the answer by ``engine``."""
+    async def parts(self, engine: Any, watch: Watch) -> AsyncGenerator[Part]:
+        """The rest of the answer by ``engine``. Raises: DeviceLost where ``watch`` finds that it hangs."""
         self.context = engine.context  # another engine's may be shorter
         reason = "length"
         limit = min(self.left - len(self.made), self.room)
@@ -118,7 +121,9 @@ class _Answer:
             ids = self.ids + self.made
             params = replace(self.turn.sampling, max_tokens=limit)
             async with aclosing(engine.generate(ids, params, step=max(0, len(ids) - self.prompt_tokens))) as generated:
-                async for token in generated:
+                times = patience(len(ids))
+                while (token := await watch.wait(anext(generated, None), times)) is not None:
+                    times = 1
                     self.made.append(token)
                     self.waiting += 1
                     if text := self.detokenizer.push(token):

@@ -61,7 +61,11 @@ def status(code: str, message: str, source: Source) -> StatusEvent:
 
 
 def usage(tally: Tally) -> UsageEvent:
-    """Tokens: of the prompt, and of the answer by the side that made them; each token counts once."""
+    """Tokens: of the prompt, and of the answer by the side that made them; each token counts once.
+
+    They are those of the text shown: what a cloud repeated of it before it went on was counted already (by the share of
+    characters, since a gateway counts only the whole). What the cloud bills is in the gateway's own figures.
+    """
     device, cloud = tally.tokens["device"], tally.tokens["cloud"]
     return {
         "type": "usage",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from pyapp.errors import BadModel, BadWeights, Closed, NoDevice, TandemError
 log = logging.getLogger(__name__)
 
 MIB = 1 << 20
+CLOSE_SECONDS = 10.0
+"""The next engine, and the next tab, wait for one that is closed."""
 
 
 @dataclass(frozen=True)
@@ -130,8 +133,9 @@ class Opener:
 
 
 async def close_engine(engine: Any) -> None:
-    """Closes it. Never raises: an engine that cannot be closed is gone already."""
+    """Closes it. Never raises: an engine that cannot be closed, or not within ``CLOSE_SECONDS``, is gone already."""
     try:
-        await engine.close()
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await engine.close()
     except Exception:
         log.exception("closing the engine failed")

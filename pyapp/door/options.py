@@ -27,6 +27,7 @@ MOST_LIMIT = (1 << 53) - 1
 """The largest whole number that JavaScript holds exactly."""
 MOST_REBUILDS = 1000
 MOST_PRESSURE = 1 << 20
+MOST_STALL = 3600
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
@@ -129,6 +130,7 @@ class ClientOptions:
     stream_below: float = 1.0
     limits: dict[str, int] | None = None
     context_pressure: int | None = 2048
+    stall_seconds: float | None = 30.0
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -157,6 +159,7 @@ class ClientOptions:
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
             context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
+            stall_seconds=_seconds_or_none(spell("stall_seconds"), full["stall_seconds"]),
         )
 
 
@@ -176,6 +179,15 @@ def _tokens_or_none(name: str, value: Any) -> int | None:
         return whole(name, value, 1, MOST_PRESSURE)
     except BadArgument:
         raise refuse(name, f"a whole number of tokens from 1 to {MOST_PRESSURE}, or null", value) from None
+
+
+def _seconds_or_none(name: str, value: Any) -> float | None:
+    if value is None:
+        return None
+    try:
+        return number(name, value, 1, MOST_STALL)
+    except BadArgument:
+        raise refuse(name, f"a number of seconds from 1 to {MOST_STALL}, or null", value) from None
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)

@@ -111,6 +111,11 @@ class Engine:
         named = ((vision_module.NAME, self.vision), (language_module.NAME, self.language))
         return [(name, runner) for name, runner in named if runner]
 
+    @property
+    def pulse(self) -> int:
+        """Changes with whatever the GPU gets done and with all weights that come: stands still while it hangs."""
+        return self.device.finished + self.residency.uploads
+
     # -- turns --------------------------------------------------------------------------------------------------
 
     async def _enter(self, name: str) -> None:

@@ -76,7 +76,7 @@ class StreamedSteps:
         for number, (block, part) in enumerate(groups):
             if block is not None:
                 if len(flying) >= IN_FLIGHT:
-                    await flying.popleft()
+                    await self._device.settled(flying.popleft())
                 await self._residency.bring(self._model, block)
             if number == len(groups) - 1:
                 return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging)

@@ -31,6 +31,9 @@ class Device:
         self.lost = asyncio.Event()
         self.lost_reason = ""
         self.closed = False
+        self.finished = 0
+        """How many waits for the GPU have come to their end: stands still while it hangs."""
+        self._waits: set[asyncio.Future[Any]] = set()
         self.errors: list[str] = []
         """Messages of errors that no scope caught (the first few): empty in a sound run, and the tests say so."""
         self._watch = asyncio.ensure_future(self._watch_loss())
@@ -105,6 +108,24 @@ class Device:
             self.check()
             raise NoDevice(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
 
+    async def settled(self, promise: Any) -> asyncio.Future[Any]:
+        """``promise`` as a future that is done: cancelled where the device was closed first, as a GPU that hangs keeps
+        no promise. A task that is cancelled still waits for it.
+        """
+        future = asyncio.ensure_future(promise)
+        if self.closed:
+            future.cancel()
+        self._waits.add(future)
+        try:
+            await asyncio.wait([future])  # which, unlike awaiting it, leaves it alone when this task is cancelled
+        except asyncio.CancelledError:
+            await asyncio.wait([future])
+            raise
+        finally:
+            self._waits.discard(future)
+        self.finished += 1
+        return future
+
     def submitted(self) -> Any:
         """A promise that is kept when the GPU has done all that was submitted so far, and also when it is lost."""
         return self.queue.onSubmittedWorkDone()
@@ -120,3 +141,5 @@ class Device:
             self.handle.removeEventListener("uncapturederror", self._on_error)
             self._on_error.destroy()
             self.handle.destroy()
+            for future in self._waits:
+                future.cancel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -72,12 +71,9 @@ async def arrived(device: Device, promise: Any, doing: str) -> bytes:
 
     A task that is cancelled still waits for them: until then the staging buffer cannot be used again.
     """
-    copying = asyncio.ensure_future(promise)
-    try:
-        await asyncio.wait([copying])  # which, unlike awaiting it, leaves it alone when this task is cancelled
-    except asyncio.CancelledError:
-        await asyncio.wait([copying])
-        raise
+    copying = await device.settled(promise)
+    if copying.cancelled():
+        device.check()
     try:
         data = copying.result()
     except Exception as error:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pyapp.routing.cloud import CloudStream
+from pyapp.routing.joiner import Joiner
 from pyapp.routing.router import End, Part, Piece, Reason, Turn
 from pyapp.routing.wire import Text, Usage
 
@@ -19,7 +20,11 @@ class CloudSide:
     cloud: CloudStream
 
     async def stream(self, turn: Turn, shown: str, left: int) -> AsyncGenerator[Part]:
-        """See ``Side.stream``. Until the gateway has counted, a piece of text counts as one token."""
+        """See ``Side.stream``. Until the gateway has counted, a piece of text counts as one token.
+
+        What the cloud repeats of ``shown`` is left out, of the text and of its tokens: these were counted for the side
+        that wrote them first. What the cloud made in all, and bills, is in the gateway's own figures.
+        """
         messages: list[dict[str, str]] = list(turn.messages)
         if shown:
             messages.append({"role": "assistant", "content": shown})
@@ -30,16 +35,24 @@ class CloudSide:
             "top_p": turn.sampling.top_p,
             "seed": turn.sampling.seed,
         }
-        pieces, usage = 0, None
+        # When the stream breaks, what the joiner holds back goes with it: whoever is next goes on from what is shown.
+        joiner = Joiner(shown)
+        pieces = characters = waiting = 0
+        usage = None
         async with aclosing(self.cloud.stream(request)) as received:
             async for event in received:
                 if isinstance(event, Text):
-                    pieces += 1
-                    yield Piece(event.text, 1)
+                    pieces, waiting, characters = pieces + 1, waiting + 1, characters + len(event.text)
+                    if text := joiner.push(event.text):
+                        yield Piece(text, 1 if joiner.repeated else waiting)
+                        waiting = 0
                 elif isinstance(event, Usage):
                     usage = event
-        tokens = usage.completion_tokens if usage else pieces
-        yield End(_reason(usage, tokens, left), usage.prompt_tokens if usage else None, tokens)
+        if text := joiner.flush():
+            yield Piece(text, 1 if joiner.repeated else waiting)
+        made = usage.completion_tokens if usage else pieces
+        new = made - round(made * joiner.repeated / max(1, characters))
+        yield End(_reason(usage, made, left), usage.prompt_tokens if usage else None, new)
 
 
 def _reason(usage: Usage | None, tokens: int, left: int) -> Reason:

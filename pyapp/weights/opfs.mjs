@@ -127,8 +127,9 @@ export function allocate(size) {
 }
 
 const GATHER = 512 * 1024;
+const IDLE_MS = 30_000;
 
-/** One GET. `open` resolves when the head of the answer is there; `next` gives its body piece by piece. */
+/** One GET, which fails when nothing has come for `idleMs`. `open` resolves when the head of the answer is there; `next` gives its body piece by piece. */
 class Download {
   status = 0;
   contentType = "";
@@ -139,16 +140,30 @@ class Download {
   #reader = null;
   #rest = null;
   #request;
+  #idleMs;
 
-  constructor(url, start, end, cache) {
+  constructor(url, start, end, cache, idleMs) {
     this.#request = { url, start, end, cache };
+    this.#idleMs = idleMs;
+  }
+
+  /** `work`, unless it takes too long: a connection that is dead without a word would be waited for for ever. */
+  #within(work) {
+    let timer;
+    const late = new Promise((_, reject) => {
+      timer = setTimeout(() => {
+        reject(new DOMException(`nothing came for ${this.#idleMs / 1000} seconds`, "TimeoutError"));
+        this.cancel();
+      }, this.#idleMs);
+    });
+    return Promise.race([work, late]).finally(() => clearTimeout(timer));
   }
 
   open() {
     return guarded(async () => {
       const { url, start, end, cache } = this.#request;
       const headers = start < 0 ? {} : { Range: `bytes=${start}-${end < 0 ? "" : end - 1}` };
-      const response = await fetch(url, { headers, cache, signal: this.#abort.signal });
+      const response = await this.#within(fetch(url, { headers, cache, signal: this.#abort.signal }));
       this.status = response.status;
       this.contentType = response.headers.get("content-type") ?? "";
       this.etag = response.headers.get("etag") ?? response.headers.get("last-modified") ?? "";
@@ -171,7 +186,7 @@ class Download {
       let size = 0;
       const enough = Math.min(most, GATHER);
       while (size < enough) {
-        const part = this.#rest ?? (await this.#reader?.read())?.value;
+        const part = this.#rest ?? (this.#reader && (await this.#within(this.#reader.read())).value);
         this.#rest = null;
         if (!part) break;
         const taken = part.subarray(0, most - size);
@@ -197,4 +212,4 @@ class Download {
   }
 }
 
-export const download = (url, start, end, cache) => new Download(url, start, end, cache);
+export const download = (url, start, end, cache, idleMs = IDLE_MS) => new Download(url, start, end, cache, idleMs);

@@ -1,4 +1,5 @@
-"""The GPU taken away for real in the middle of a text: by a crash of the browser's GPU process, by ``destroy()``."""
+"""The GPU taken away for real in the middle of a text: by a crash of the browser's GPU process, by ``destroy()``; and
+one that hangs, which nobody takes away."""
 
 from __future__ import annotations
 
@@ -75,6 +76,21 @@ async def _destroy(door: Door) -> None:
     await worker.evaluate("() => self.testDevices.at(-1).destroy()")
 
 
+async def _hang(door: Door) -> None:
+    """No promise of this device is kept any more."""
+    [worker] = door.page.workers
+    script = """() => {
+      const { mapAsync } = GPUBuffer.prototype;
+      const { requestDevice } = GPUAdapter.prototype;
+      GPUBuffer.prototype.mapAsync = () => new Promise(() => {});
+      GPUAdapter.prototype.requestDevice = function (...args) {
+        GPUBuffer.prototype.mapAsync = mapAsync;
+        return requestDevice.apply(this, args);
+      };
+    }"""
+    await worker.evaluate(script)
+
+
 LOSSES = pytest.mark.parametrize("lose", [_crash, _destroy], ids=["crash", "destroy"])
 
 
@@ -137,6 +153,20 @@ async def test_only_on_device_goes_on_as_if_nothing_had_happened(
     assert await door.generate(**request) == whole
     memory = await door.inspect("memory")
     assert memory["live"] == bytes_before
+    await door.close()
+
+
+async def test_a_gpu_that_hangs_is_given_up_and_the_next_one_goes_on(door: Door) -> None:
+    await door.open(model=MODEL, vision=None, stallSeconds=1)
+    request = {"prompt": PROMPT, "maxTokens": TOKENS}
+    whole = await door.generate(**request)
+    bytes_before = await live_bytes(door)
+    cut = await interrupted(door, _hang, **request)
+    assert [event for event in cut if event["type"] != "status"] == whole
+    [told] = [event for event in cut if event["type"] == "status"]
+    assert "finished nothing for 1 seconds" in told["message"]
+    assert await live_bytes(door) == bytes_before
+    assert await door.generate(**request) == whole
     await door.close()
 
 

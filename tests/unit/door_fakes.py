@@ -89,6 +89,7 @@ class FakeEngine:
         self.vision_error: Exception | None = None
         self.lost = asyncio.Event()
         self.room = 1.0
+        self.pulse = 0
         self.decisions: list[dict[str, Any]] = []
         self.closed = False
         self.close_seconds = 0.0

@@ -166,3 +166,18 @@ def test_going_on_after_a_side_that_failed() -> None:
     assert result["sent"]["max_tokens"] == 7
     usage = result["events"][-2]
     assert (usage["deviceTokens"], usage["cloudTokens"], usage["completionTokens"]) == (2, 2, 4)
+
+
+def test_a_cloud_that_begins_anew_repeats_nothing() -> None:
+    before = {"text": "The red cup", "deviceTokens": 3, "cloudTokens": 0}
+    usage = {"prompt_tokens": 1, "completion_tokens": 6}
+    sent = event(text="The red ") + event(text="cup holds ") + event(text="tea.") + event(usage=usage)
+    (result,) = read(case(sent + b"data: [DONE]\n\n", before=before))
+    assert text_of(result) == " holds tea."
+    assert (result["events"][-2]["deviceTokens"], result["events"][-2]["cloudTokens"]) == (3, 3)
+
+
+def test_what_is_held_back_comes_at_the_end() -> None:
+    before = {"text": "The red cup of tea", "deviceTokens": 3, "cloudTokens": 0}
+    (result,) = read(case(event(text=" The") + b"data: [DONE]\n\n", before=before))
+    assert text_of(result) == " The"

@@ -48,7 +48,7 @@ class World:
         weights = SimpleNamespace(streamed_block=lambda tensor, section, offset: blocks[int(tensor)])
         residency: Any = SimpleNamespace(sets={"m": weights}, bring=self.bring)
         replay: Any = SimpleNamespace(plan=SimpleNamespace(dispatches=dispatches), submit=self.submit)
-        device: Any = SimpleNamespace(submitted=self.submitted)
+        device: Any = SimpleNamespace(submitted=self.submitted, settled=self.settled)
         self.steps = StreamedSteps(replay, device, residency, "m")
 
     async def bring(self, model: str, block: int) -> None:
@@ -60,6 +60,9 @@ class World:
     def submit(self, spans: Any, *, tiles: int, copy: Any = None, staging: Any = None) -> Any:
         self.log.append(("submit", spans))
         return copy
+
+    async def settled(self, future: asyncio.Future[None]) -> None:
+        await future
 
     def submitted(self) -> asyncio.Future[None]:
         self.pending.append(asyncio.get_running_loop().create_future())

@@ -150,6 +150,7 @@ def test_once_python_runs_there_is_no_deadline() -> None:
     assert result == 0
 
 
+SECONDS: tuple[Any, ...] = (None, 1, 30, 0.5, 3600, 3601, 0, "30", True, {})
 OPTIONS: list[Any] = [
     {},
     {"model": "smollm2-135m", "vision": None, "mode": "only_on_device", "poolMiB": 1, "cloud": None, "adapter": "none"},
@@ -166,6 +167,7 @@ OPTIONS: list[Any] = [
     *({"rebuildsPerHour": count} for count in (0, 6, 1000, 1001, -1, 1.5, "6", None, True)),
     *({"cloudBelow": share} for share in (0, 0.7, 1, 1.01, -0.1, "0.5", None, True)),
     *({"streamBelow": share} for share in (1, 1.5, 2, 0.99, 2.01, "1", None)),
+    *({"stallSeconds": seconds} for seconds in SECONDS),
     *({"contextPressure": tokens} for tokens in (None, 1, 2048, 1 << 20, (1 << 20) + 1, 0, 1.5, "2048", True)),
     {"limits": None},
     {"limits": 5},
