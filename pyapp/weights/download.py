@@ -127,8 +127,9 @@ class UrlOrigin:
         check_status(response, self._what)
         return {"size": response.total, "etag": response.etag, "ranges": response.status == 206}
 
-    async def measure(self, most: int) -> list[Buffer]:
-        """The whole file as pieces of at most ``most`` bytes, from a server that does not say how long it is."""
+    async def measure(self, most: int) -> tuple[list[Buffer], str]:
+        """The whole file as pieces of at most ``most`` bytes, from a server that does not say how long it is; and the
+        ETag that they came with."""
         attempt = 0
         while True:
             try:
@@ -140,7 +141,7 @@ class UrlOrigin:
                     self._check_start(pieces[0])
                     while self._buffers.size(pieces[-1]) == most:
                         pieces.append(await body.read(most))
-                    return [piece for piece in pieces if self._buffers.size(piece)]
+                    return [piece for piece in pieces if self._buffers.size(piece)], response.etag
                 finally:
                     response.cancel()
             except NetworkError as error:
@@ -174,7 +175,7 @@ class UrlOrigin:
             body = Body(response, self._buffers)
             if at > start:
                 raise NetworkError(f"the answer begins at byte {at} instead of {start}")
-            await body.skip(start - at)
+            await self._pass_over(chunks, body, at, start)
             for index in range(first, last + 1):
                 buffer = await body.read(chunks.bytes_of(index), partial(tick, index))
                 if self._buffers.size(buffer) < chunks.bytes_of(index):
@@ -183,6 +184,18 @@ class UrlOrigin:
                 missing.discard(index)
         finally:
             response.cancel()
+
+    async def _pass_over(self, chunks: Chunks, body: Body, at: int, start: int) -> None:
+        """Reads on from ``at`` to ``start``. What is there already must come again as it is kept, or what follows is
+        another file's, whatever its ETag says."""
+        partly = min(-at % chunks.chunk_bytes, start - at)
+        await body.skip(partly)
+        for index in range((at + partly) // chunks.chunk_bytes, start // chunks.chunk_bytes):
+            buffer = await body.read(chunks.bytes_of(index))
+            if self._buffers.size(buffer) < chunks.bytes_of(index):
+                raise NetworkError("the answer ended early")
+            if chunks.hashes[index] not in (None, await self._buffers.sha256(buffer)):
+                raise await self._changed(chunks)
 
     async def _keep(self, chunks: Chunks, index: int, buffer: Buffer) -> None:
         if index == 0:

@@ -22,7 +22,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from ..errors import BadModel, BadWeights
-from .buffers import Buffers
+from .buffers import Buffer, Buffers
 from .chunks import Chunks
 from .download import ManifestOrigin, Origin, Tick, UrlOrigin
 from .files import Files, MemoryFiles, StorageError, delete_all, read_json, write_json
@@ -214,7 +214,9 @@ class Store:
             await delete_all(self.files, f"{key}.")
         elif kept is not None:
             found["size"] = kept["size"]
-        pieces = await origin.measure(URL_CHUNK_BYTES) if found["size"] is None else []
+        pieces: list[Buffer] = []
+        if found["size"] is None:
+            pieces, found["etag"] = await origin.measure(URL_CHUNK_BYTES)
         size = found["size"] or sum(map(self.buffers.size, pieces))
         chunks = Chunks(self.files, self.buffers, key, size, URL_CHUNK_BYTES, [None] * -(-size // URL_CHUNK_BYTES))
         await chunks.load()

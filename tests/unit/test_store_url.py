@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import pyapp.weights.store as store_module
@@ -219,12 +219,30 @@ async def test_cancelling_ends_the_request(server: FakeServer, disk: FakeDisk) -
 FAULTS = st.one_of(
     st.builds(Fault, cut_at=st.integers(0, 4500), ends_early=st.booleans()),
     st.builds(Fault, status=st.sampled_from([403, 429, 500])),
-    # Not b"GGUF" alone: twice in a row it is a server with another file under the same ETag, which nothing can tell.
+    # Not b"GGUF" alone: twice in a row it is a server with another file under the same ETag, which nothing can tell
+    # before there is something to compare it with.
     st.builds(Fault, body=st.sampled_from([b"", b"x" * 4500, b"<html>"])),
     st.just(Fault(offline=True)),
 )
 
 
+async def test_another_file_shows_without_an_etag_where_its_beginning_is_another(server: FakeServer) -> None:
+    server.ranges, server.announces, server.etag = False, False, ""
+    disk = FakeDisk(2500)  # the first part has room
+    await visit(server, disk)
+    server.faults[URL] = [Fault(), Fault(), Fault(body=b"x" * 4500)]
+    with pytest.raises(BadWeights, match="changed on its server"):
+        await visit(server, disk)
+    await visit(server, disk)
+
+
+@example(
+    # The ETag of one answer and the bytes of another.
+    faults=[[Fault(cut_at=0), Fault(body=b"")], [Fault(cut_at=0), Fault(body=b""), Fault(body=b"x" * 4500)]],
+    ranges=False,
+    announces=False,
+    quota=2500,
+)
 @settings(max_examples=200, deadline=None)
 @given(
     faults=st.lists(st.lists(FAULTS, max_size=7), max_size=3),
@@ -235,7 +253,7 @@ FAULTS = st.one_of(
 async def test_whatever_goes_wrong_no_wrong_byte_is_ever_read(
     faults: list[list[Fault]], ranges: bool, announces: bool, quota: int
 ) -> None:
-    """Without hashes from a manifest: an ETag guards, so the same ETag with other bytes is not among the faults."""
+    """Without hashes from a manifest: an ETag guards, and what is there already."""
     server, disk = FakeServer(ranges, announces, files={URL: DATA}), FakeDisk(quota)
     for coming in [*faults, []]:
         server.faults[URL] = list(coming)
