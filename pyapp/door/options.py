@@ -28,6 +28,8 @@ MOST_LIMIT = (1 << 53) - 1
 MOST_REBUILDS = 1000
 MOST_PRESSURE = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SITE_KEY = re.compile(r"[A-Za-z0-9_-]{8,128}")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+")
 
 
 def snake(name: str) -> str:
@@ -129,6 +131,8 @@ class ClientOptions:
     stream_below: float = 1.0
     limits: dict[str, int] | None = None
     context_pressure: int | None = 2048
+    site: str | None = None
+    ancestor: str | None = None
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -157,6 +161,12 @@ class ClientOptions:
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
             context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
+            site=_text_or_none(
+                spell("site"), full["site"], _SITE_KEY, "a site key of 8 to 128 letters, digits, - or _"
+            ),
+            ancestor=_text_or_none(
+                spell("ancestor"), full["ancestor"], _ORIGIN, "an origin such as https://shop.example"
+            ),
         )
 
 
@@ -176,6 +186,12 @@ def _tokens_or_none(name: str, value: Any) -> int | None:
         return whole(name, value, 1, MOST_PRESSURE)
     except BadArgument:
         raise refuse(name, f"a whole number of tokens from 1 to {MOST_PRESSURE}, or null", value) from None
+
+
+def _text_or_none(name: str, value: Any, form: re.Pattern[str], allowed: str) -> str | None:
+    if value is not None and (not isinstance(value, str) or not form.fullmatch(value)):
+        raise refuse(name, f"{allowed}, or null", value)
+    return value
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)
