@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,9 +15,16 @@ import pytest
 from pyapp.client import Client
 from pyapp.door.services import cloud_side
 from pyapp.errors import CloudUnavailable
+from pyapp.gateway.settings import Settings
 from pyapp.routing.access_token import Shop, ShopTransport, TokenSource
+from pyapp.routing.cloud import CloudStream
+from pyapp.routing.httpx_transport import HttpxTransport
 from pyapp.routing.wire import Text, Usage, encode_done, encode_event
 from tests.unit.door_fakes import World
+from tests.unit.gateway_fakes import gateway as gateway_at
+from tests.unit.gateway_fakes import scripted_server
+from tests.unit.test_gateway_access import ASK
+from tests.unit.test_gateway_stream import TEXTS, WHOLE, chunks
 
 STREAM = "https://tandem.example/api/ai/cloud-stream"
 TOKEN = "https://tandem.example/api/ai/token"
@@ -299,3 +308,36 @@ async def test_a_device_goes_on_where_the_shop_is_not_let_in() -> None:
     events = await write(gateway, mode="prefer_in_cloud", site=SHOP.key, ancestor="https://x.example")
     assert NOT_THE_SHOPS.rstrip(".") in next(event["message"] for event in events if event["type"] == "status")
     assert {event["source"] for event in events if event["type"] == "text"} == {"device"}
+
+
+def example(language: str) -> str:
+    """The one example in that language in docs/deployment.md."""
+    page = (Path(__file__).resolve().parents[2] / "docs" / "deployment.md").read_text(encoding="utf-8")
+    (found,) = re.findall(rf"^ *```{language}\n(.*?)```", page, re.DOTALL | re.MULTILINE)
+    return str(found)
+
+
+async def test_the_deployment_page_s_shop_gets_its_text(tmp_path: Path) -> None:
+    """Its TOML in a real gateway, its key as it stands in the merchant's page, and the real client over httpx."""
+    (config := tmp_path / "gateway.toml").write_text(example("toml"))
+    (key,) = re.findall(r'site="([^"]+)"', example("html"))
+    transport = HttpxTransport()
+    async with scripted_server(chunks(WHOLE)) as upstream:
+        settings = Settings(upstream_url=upstream.url, config=config, token_secrets="s" * 32)
+        async with gateway_at(settings) as url:
+            stream_url = f"{url}/api/ai/cloud-stream"
+
+            async def text_for(shop: Shop) -> str:
+                source = TokenSource(stream_url, shop, transport)
+                stream = CloudStream(stream_url, ShopTransport(transport, source))
+                return "".join([event.text async for event in stream.stream(ASK) if isinstance(event, Text)])
+
+            for ancestor in ("https://shop.rosa.example", "https://de.rosa.example"):
+                assert await text_for(Shop(key, ancestor)) == "".join(TEXTS)
+            with pytest.raises(CloudUnavailable, match=r"'https://x\.example' is not among this site key's domains"):
+                await text_for(Shop(key, "https://x.example"))
+            with pytest.raises(CloudUnavailable, match="site key is not known"):
+                await text_for(Shop("pk_none_1", "https://shop.rosa.example"))
+            with pytest.raises(CloudUnavailable, match="no access token"):
+                await anext(CloudStream(stream_url, transport).stream(ASK))
+    await transport.aclose()

@@ -154,3 +154,11 @@ def test_a_silent_gateway_is_given_up() -> None:
         """
     )
     assert told["message"] == "The cloud gateway gave no access token within 10 seconds; try again."
+
+
+def test_the_page_takes_the_key_from_its_address_and_the_ancestor_from_nobody() -> None:
+    query = "?site=pk_rosa_1&ancestor=https://x.example&parent=https://x.example&lang=de"
+    options = run_node(
+        'const { readParameters } = await import(web + "app/params.js"); return readParameters(input).options;', query
+    )
+    assert options == {"site": "pk_rosa_1"}
