@@ -47,7 +47,8 @@ class Client:
     def __init__(self, options: ClientOptions, services: Services, device: Device, spell: Spell) -> None:
         self._spell = spell
         self._device = device
-        self._cloud = None if options.cloud is None else services.cloud_side(device.site.address(options.cloud))
+        site = device.site
+        self._cloud = None if options.cloud is None else services.cloud_side(site.address(options.cloud), site.shop())
         self._pressure = Pressure(options, services, lambda: device.writer)
         self._router = Router(
             options.mode,
@@ -89,7 +90,9 @@ class Client:
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
         where memory is under 4 GB; None: however many), ``stall_seconds`` (30: a GPU from which nothing has come for so
-        long is given up, see ``pyapp.door.stall``; None: never).
+        long is given up, see ``pyapp.door.stall``; None: never), ``site`` (None, or the merchant's public key, for a
+        gateway with shops), ``ancestor`` (with ``site``: the origin of the shop's page; None: the one that this runs
+        on).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.

@@ -6,14 +6,16 @@ import { TandemError } from "./tandem-error.js";
 const FIRST_MS = 75_000; // longer than the gateway's own limits, which give the better reason
 const IDLE_MS = 45_000;
 const LINE_LIMIT = 1 << 20;
+const NOTHING = { text: "", deviceTokens: 0, cloudTokens: 0 };
 
-const failed = (message, details) => new TandemError("cloud_unavailable", message, details);
+export const failed = (message, details) => new TandemError("cloud_unavailable", message, details);
 
 /**
  * Asks the gateway and yields `{type: "text" | "usage" | "done", ...}` with source "cloud"; usage and done come last.
- * An abort of `signal` ends in usage and done too. `before`: what was shown already, by a side that failed.
+ * An abort of `signal` ends in usage and done too. `before`: what was shown already, by a side that failed. `ask` is a
+ * `fetch`, or one that brings a token (access-token.js).
  */
-export async function* readCloud(url, request, signal, before = { text: "", deviceTokens: 0, cloudTokens: 0 }) {
+export async function* readCloud(url, request, signal, before = NOTHING, ask = fetch) {
   const messages = before.text ? [...request.messages, { role: "assistant", content: before.text }] : request.messages;
   const { deviceTokens } = before;
   const left = request.maxTokens - deviceTokens - before.cloudTokens;
@@ -26,7 +28,8 @@ export async function* readCloud(url, request, signal, before = { text: "", devi
   if (left <= 0) reason = "length";
   else if (!signal?.aborted) {
     try {
-      for await (const event of exchange(url, { messages, max_tokens: left, temperature, top_p, seed }, signal)) {
+      const body = { messages, max_tokens: left, temperature, top_p, seed };
+      for await (const event of exchange(url, body, signal, ask)) {
         if (event.usage) usage = event.usage;
         if (typeof event.text !== "string" || event.text === "") continue;
         pieces += 1;
@@ -51,7 +54,7 @@ export async function* readCloud(url, request, signal, before = { text: "", devi
 }
 
 /** One POST; yields the JSON object of each event until `[DONE]`. Leaving the loop ends the exchange. */
-async function* exchange(url, body, signal) {
+async function* exchange(url, body, signal, ask) {
   const controller = new AbortController();
   const stop = () => controller.abort();
   signal?.addEventListener("abort", stop);
@@ -63,12 +66,14 @@ async function* exchange(url, body, signal) {
     }, ms);
     return work.finally(() => clearTimeout(timer));
   };
-  const broke = (error) =>
-    waited === null
+  const broke = (error) => {
+    if (error instanceof TandemError) return error;
+    return waited === null
       ? failed(`The cloud gateway cannot be reached, or the connection broke (${error.message}); check the network.`)
       : failed(`The cloud sent nothing for ${waited / 1000} seconds; try again.`, { seconds: waited / 1000 });
+  };
   try {
-    const asked = fetch(url, {
+    const asked = ask(url, {
       method: "POST",
       headers: { "content-type": "application/json", accept: "text/event-stream" },
       body: JSON.stringify(body),
@@ -125,7 +130,8 @@ function eventParser() {
   };
 }
 
-function object(text) {
+/** The JSON object that `text` is, else null. */
+export function object(text) {
   try {
     const value = JSON.parse(text);
     return value !== null && typeof value === "object" && !Array.isArray(value) ? value : null;
@@ -141,7 +147,8 @@ function named(error, details = {}) {
   return new TandemError(code, message || "The cloud reported an error without saying which; try again.", details);
 }
 
-async function refusal(response) {
+/** What the gateway says in a response with another status than 200. */
+export async function refusal(response) {
   const body = object(await response.text().catch(() => ""));
   if (body?.error) return named(body.error, { status: response.status });
   return failed(`The cloud gateway answered with HTTP ${response.status}; check its address, or try again later.`);

@@ -2,9 +2,10 @@
  * <tandem-copywriter>: the copywriter in a shop's own page, one script tag and one element:
  *
  *   <script src="https://tandem.example/embed.js" async></script>
- *   <tandem-copywriter lang="en"></tandem-copywriter>
+ *   <tandem-copywriter site="pk_rosa_5f2c9e" lang="en"></tandem-copywriter>
  *
- * Attributes: lang, model, vision, mode, adapter, pool, cloud (as the page's query parameters), title.
+ * Attributes: site (the shop's public key, where the gateway has shops), lang, model, vision, mode, adapter, pool, cloud
+ * (as the page's query parameters), title.
  * Events (they bubble): "tandem-result", detail { text, labels, source, accepted }, after each text that is complete
  * (accepted: false) and when the visitor presses "Use this text", with their edits (accepted: true);
  * "tandem-error", detail { code, message }.
@@ -12,7 +13,7 @@
 (() => {
   const script = document.currentScript ?? document.querySelector('script[src*="embed.js"]');
   const base = new URL(".", script.src);
-  const PARAMETERS = ["lang", "model", "vision", "mode", "adapter", "pool", "cloud"];
+  const PARAMETERS = ["site", "lang", "model", "vision", "mode", "adapter", "pool", "cloud"];
   const TITLES = { zh: "Tandem 商品文案助手", en: "Tandem: product copy from a photo" };
   const MIN_HEIGHT = 160;
   const MAX_HEIGHT = 6000;

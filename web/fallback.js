@@ -1,5 +1,6 @@
 // What is left without Python: text from the cloud, and a clear word about the rest.
 
+import { fetchForShop } from "./access-token.js";
 import { readCloud } from "./cloud-reader.js";
 import { TandemError } from "./tandem-error.js";
 
@@ -7,11 +8,13 @@ import { TandemError } from "./tandem-error.js";
 export class Fallback {
   #mode;
   #cloud;
+  #ask;
   #turn = Promise.resolve();
 
-  constructor({ mode = "prefer_on_device", cloud = "/api/ai/cloud-stream" }, page) {
+  constructor({ mode = "prefer_on_device", cloud = "/api/ai/cloud-stream", site = null, ancestor }, page) {
     this.#mode = mode;
     this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
+    this.#ask = this.#cloud !== null && site !== null ? fetchForShop(this.#cloud, site, ancestor) : undefined;
   }
 
   /** Throws where the device is wanted and nothing else. */
@@ -48,7 +51,8 @@ export class Fallback {
     const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
     stream.push({ type: "status", code: death.code, message, source: "cloud" });
     try {
-      for await (const event of readCloud(this.#cloud, full, stream.signal, shown)) stream.push(event);
+      const events = readCloud(this.#cloud, full, stream.signal, shown, this.#ask);
+      for await (const event of events) stream.push(event);
     } catch (error) {
       if (error.code !== "cloud_unavailable") throw error;
       throw new TandemError(error.code, `${error.message.replace(/\.$/, "")}. ${death.message}`, error.details);

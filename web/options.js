@@ -21,6 +21,11 @@ const isLimits = (value) =>
   !Array.isArray(value) &&
   Object.entries(value).every(([name, size]) => LIMITS.includes(name) && isWhole(size, LEAST_LIMIT, 2 ** 53 - 1));
 
+const orNull = (form, allowed) => [
+  (value) => value === null || (typeof value === "string" && form.test(value)),
+  `${allowed}, or null`,
+];
+
 const RULES = {
   model: [(value) => isName(value) || isModelFile(value), "the name of a model of this site, or the URL of a .gguf file"],
   vision: [(value) => value === null || isName(value), "the name of a vision model of this site, or null"],
@@ -46,6 +51,8 @@ const RULES = {
     (value) => value === null || (typeof value === "number" && value >= 1 && value <= 3600),
     "a number of seconds from 1 to 3600, or null",
   ],
+  site: orNull(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _"),
+  ancestor: orNull(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example"),
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

@@ -49,6 +49,7 @@ const PICTURE = 224 * 224 * 3;
  *   rebuildsPerHour?: number, cloudBelow?: number, streamBelow?: number,
  *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number}, contextPressure?: number | null,
  *   stallSeconds?: number | null,
+ *   site?: string | null, ancestor?: string | null,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
  *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
@@ -58,6 +59,8 @@ const PICTURE = 224 * 224 * 3;
  *   `contextPressure` (2048): tokens past which `prefer_on_device` has the cloud write where memory is under 4 GB; null:
  *   however many.
  *   `stallSeconds` (30): a GPU from which nothing has come for so long is given up; null: never.
+ *   `site` (null): the merchant's public key, for a gateway with shops; `ancestor` (this page's): the origin of the
+ *   shop's page.
  * @returns {Promise<Client>}
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
  *   the GPU for a minute
@@ -65,6 +68,7 @@ const PICTURE = 224 * 224 * 3;
 export async function createClient(options = {}) {
   const page = globalThis.document?.baseURI ?? globalThis.location.href;
   const { onProgress = () => {}, ...wishes } = checkOptions(options, page);
+  if (wishes.site) wishes.ancestor ??= new URL(globalThis.location.href).origin;
   const link = new WorkerLink(onProgress);
   const fallback = new Fallback(wishes, page);
   try {

@@ -29,6 +29,8 @@ MOST_REBUILDS = 1000
 MOST_PRESSURE = 1 << 20
 MOST_STALL = 3600
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_SITE_KEY = re.compile(r"[A-Za-z0-9_-]{8,128}")
+_ORIGIN = re.compile(r"https?://[A-Za-z0-9._:\[\]-]+")
 
 
 def snake(name: str) -> str:
@@ -131,6 +133,8 @@ class ClientOptions:
     limits: dict[str, int] | None = None
     context_pressure: int | None = 2048
     stall_seconds: float | None = 30.0
+    site: str | None = None
+    ancestor: str | None = None
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -160,6 +164,12 @@ class ClientOptions:
             limits=_limits(spell("limits"), full["limits"]),
             context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
             stall_seconds=_seconds_or_none(spell("stall_seconds"), full["stall_seconds"]),
+            site=_text_or_none(
+                spell("site"), full["site"], _SITE_KEY, "a site key of 8 to 128 letters, digits, - or _"
+            ),
+            ancestor=_text_or_none(
+                spell("ancestor"), full["ancestor"], _ORIGIN, "an origin such as https://shop.example"
+            ),
         )
 
 
@@ -188,6 +198,12 @@ def _seconds_or_none(name: str, value: Any) -> float | None:
         return number(name, value, 1, MOST_STALL)
     except BadArgument:
         raise refuse(name, f"a number of seconds from 1 to {MOST_STALL}, or null", value) from None
+
+
+def _text_or_none(name: str, value: Any, form: re.Pattern[str], allowed: str) -> str | None:
+    if value is not None and (not isinstance(value, str) or not form.fullmatch(value)):
+        raise refuse(name, f"{allowed}, or null", value)
+    return value
 
 
 OPTION_NAMES: tuple[str, ...] = tuple(ClientOptions.__dataclass_fields__)

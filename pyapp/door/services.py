@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyapp.door.tabs import NoTabs, TabLock
+from pyapp.routing.access_token import Shop, ShopTransport, TokenSource
 from pyapp.routing.cloud import CloudStream
 from pyapp.routing.cloud_side import CloudSide
 from pyapp.routing.router import Side
+from pyapp.routing.transport import Transport
 
 Progress = Callable[[str, int, "int | None"], None]
 """``progress(stage, loaded, total)``: bytes, or steps where the stage has no bytes; ``total`` None where unknown."""
@@ -48,7 +50,8 @@ class Services:
     create_engine: Callable[..., Awaitable[Any]]
     """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=)`` -> ``engine.Engine``;
     budget in bytes."""
-    cloud_side: Callable[[str], Side]
+    cloud_side: Callable[[str, Shop | None], Side]
+    """``cloud_side(url, shop)``; ``shop`` is None where no site key was given."""
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
     """``decode_image(blob)`` -> (uint8 [height, width, 3], width and height of the picture itself)."""
     cpu_vision: Callable[[Any], Awaitable[Any]]
@@ -69,6 +72,13 @@ class Services:
 
 class SiteError(Exception):
     """A small file of the site is missing; who asked for it decides what that means."""
+
+
+def cloud_side(url: str, shop: Shop | None, transport: Transport) -> Side:
+    """The gateway's stream at ``url``; only where there is a ``shop`` it is asked with a token."""
+    if shop is not None:
+        transport = ShopTransport(transport, TokenSource(url, shop, transport))
+    return CloudSide(CloudStream(url, transport))
 
 
 def browser_services() -> Services:
@@ -94,7 +104,7 @@ def browser_services() -> Services:
         probe=probe,
         ensure_model=ensure_model,
         create_engine=create_engine,
-        cloud_side=lambda url: CloudSide(CloudStream(url, FetchTransport())),
+        cloud_side=lambda url, shop: cloud_side(url, shop, FetchTransport()),
         decode_image=decode,
         cpu_vision=CpuVision.create,
         fetch_json=fetch_json,

@@ -9,6 +9,7 @@ from urllib.parse import urljoin
 from pyapp.door.options import ClientOptions, Spell, is_url
 from pyapp.door.services import Progress, Services, SiteError
 from pyapp.errors import BadArgument, BadModel
+from pyapp.routing.access_token import Shop
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +84,12 @@ class Site:
     def address(self, url: str) -> str:
         """An address as the site means it: a relative one goes from ``base``."""
         return urljoin(self._base, url)
+
+    def shop(self) -> Shop | None:
+        """For whom the cloud is asked; None where no site key was given. Without an ancestor the page is our own."""
+        if self._options.site is None:
+            return None
+        return Shop(self._options.site, self._options.ancestor or self.address("/").rstrip("/"))
 
     def _url(self, model: str) -> str:
         return self.address(model if is_url(model) else f"models/{model}/manifest.json")

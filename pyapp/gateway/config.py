@@ -104,9 +104,19 @@ def _config(payload: dict[str, Any]) -> Config:
     return Config(
         sites,
         _caps(client, "[client]"),
-        tuple(parse_network(text) for text in _texts(payload, "trusted_proxies", "the file")),
+        tuple(_proxies(text) for text in _texts(payload, "trusted_proxies", "the file")),
         _whole(payload, "token_seconds", "the file") or _TOKEN_SECONDS,
     )
+
+
+def _proxies(text: str) -> Network:
+    network = parse_network(text)
+    if network.prefixlen == 0:
+        raise BadArgument(
+            f"trusted_proxies holds {text}, which is everybody, so that each client could choose its address; give the "
+            "network of your own proxies."
+        )
+    return network
 
 
 def _site(name: str, table: object) -> Site:

@@ -163,9 +163,10 @@ class _Call:
 
     async def refuse(self, scope: Scope, receive: Receive, error: TandemError) -> None:
         """Answers with the HTTP status that goes with ``error``."""
-        self.outcome = error.code
         response = refusal(error)
         self._status = response.status_code
+        # Whoever has no token must not look like a cloud that fails.
+        self.outcome = "unauthorized" if self._status == 401 else error.code
         self.finished = True
         await response(scope, receive, self._send)
 

@@ -107,13 +107,14 @@ class Accounts:
     def of(self, key: str) -> Account:
         account = self._accounts.get(key)
         if account is None:
-            account = self._accounts[key] = Account(self._caps, self._whose)
             self._forget()
+            account = self._accounts[key] = Account(self._caps, self._whose)
         self._accounts.move_to_end(key)
         return account
 
     def _forget(self) -> None:
-        if len(self._accounts) > self._most:
+        """Makes place for one more, where one can be spared."""
+        if len(self._accounts) >= self._most:
             # One in use is never lost: its streams would no longer be counted.
             idle = next((key for key, account in self._accounts.items() if not account.streams), None)
             if idle is not None:

@@ -6,13 +6,19 @@ Format: https://platform.openai.com/docs/api-reference/chat-streaming, as llama.
 from __future__ import annotations
 
 import json
+import math
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import CloudUnavailable, ContextFull, TandemError
 from .continuation import messages_and_options
+from .retry import retry_after_seconds
 from .validation import CloudRequest
+
+_LONGEST_WAIT = 86400
+"""Seconds; the most that a client is asked to stay away."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +84,10 @@ def upstream_error(payload: object, status: int, headers: Mapping[str, str] | No
         return ContextFull(
             "The conversation is longer than the cloud model's context; shorten it.", status=400, **details
         )
-    if headers and (retry_after := headers.get("retry-after")):
-        details["retry_after"] = retry_after
+    wait = retry_after_seconds(headers.get("retry-after"), time.time()) if headers else None
+    if wait is not None:
+        # In our own figures: the header's text is the upstream's, and would be one of ours.
+        details["retry_after"] = str(min(math.ceil(wait), _LONGEST_WAIT))
     if status == 429:
         return CloudUnavailable(
             "The cloud model has too many requests at the moment; try again shortly.", status=429, **details

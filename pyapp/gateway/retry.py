@@ -72,7 +72,7 @@ class Retries:
         # Asked to stay away for longer than a reader waits: the client is told so at once, and has another side to ask.
         if asked > self.longest_seconds:
             return None
-        return max(wait, asked * random.uniform(1.0, 1.1))
+        return max(wait, min(self.longest_seconds, asked * random.uniform(1.0, 1.1)))
 
 
 def retry_after_seconds(text: str | None, now: float) -> float | None:

@@ -54,6 +54,7 @@ def serve_on(
         log_level="warning",
         access_log=False,
         server_header=False,
+        ws="none",  # whatever libraries are there: the application takes HTTP only
         proxy_headers=False,  # whose X-Forwarded-For is believed is the configuration's matter
         timeout_keep_alive=30,
         timeout_graceful_shutdown=_STOP_SECONDS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,6 +14,7 @@ from .continuation import KINDS, TRAILING
 from .logs import FORMATS
 
 DEFAULT_MODEL_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+_HEADER_TEXT = re.compile(r"[!-~]*")
 _CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
@@ -95,6 +97,13 @@ class Settings:
             raise BadArgument(f"TANDEM_LOG_FORMAT is {self.log_format!r}; give one of {', '.join(FORMATS)}.")
         if self.embedded not in ("startup", "first_request", "off"):
             raise BadArgument(f"TANDEM_EMBEDDED is {self.embedded!r}; give startup, first_request or off.")
+        for name in ("upstream_key", "metrics_key"):
+            # Anything else cannot stand in a header, and the libraries' own errors would put it into the log.
+            if not _HEADER_TEXT.fullmatch(getattr(self, name) or ""):
+                raise BadArgument(
+                    f"TANDEM_{name.upper()} holds a blank, a line break or a character outside ASCII; give the key "
+                    "alone."
+                )
         for item in fields(self):
             value = getattr(self, item.name)
             if isinstance(value, int | float) and not value > 0:

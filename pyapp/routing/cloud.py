@@ -9,15 +9,15 @@ from contextlib import aclosing
 from typing import Any
 
 from ..errors import CloudUnavailable, TandemError
+from .refusal import refusal
 from .sse import SSEDecoder
 from .transport import Reply, Transport
-from .wire import DONE, MEDIA_TYPE, CloudEvent, SurrogateJoiner, Text, error_from_payload, parse_event
-
-_MAX_ERROR_BODY = 65536
+from .wire import DONE, MEDIA_TYPE, CloudEvent, SurrogateJoiner, Text, parse_event
 
 
 class CloudStream:
-    """Calls the gateway at ``url`` through ``transport`` (``FetchTransport`` in a browser, ``HttpxTransport`` else).
+    """Calls the gateway at ``url`` through ``transport`` (``FetchTransport`` in a browser, ``HttpxTransport`` else; a
+    ``ShopTransport`` around either where there is a site key).
 
     ``first_seconds`` bounds the wait for the first event, ``idle_seconds`` each wait after it. Both are longer than the
     gateway's own, which gives the better reason.
@@ -33,10 +33,10 @@ class CloudStream:
         """Yields the answer to ``request`` (the wire's ``{messages | prompt, max_tokens, temperature, top_p, seed}``).
 
         Raises ``BadArgument`` or ``ContextFull`` when the gateway says so, and ``CloudUnavailable`` for every other
-        failure. ``details`` then holds ``kind`` (network, http, not_a_stream, in_band, bad_event, endless, cut,
-        timeout), ``characters`` (how much text was yielded before), and ``status`` and ``retry_after`` (the header's
-        text) where there was an HTTP refusal. Leaving the loop (close it with ``aclose``) or cancelling the task aborts
-        the exchange.
+        failure. ``details`` then holds ``kind`` (network, http, no_token, not_a_stream, in_band, bad_event, endless,
+        cut, timeout), ``characters`` (how much text was yielded before), and ``status`` and ``retry_after`` (the
+        header's text) where there was an HTTP refusal. Leaving the loop (close it with ``aclose``) or cancelling the
+        task aborts the exchange.
         """
         characters = 0
         events = self._events(request)
@@ -68,7 +68,7 @@ class CloudStream:
         reply = await self._transport.post(self.url, body, headers)
         try:
             if reply.status != 200:
-                raise await _refusal(reply)
+                raise await refusal(reply)
             media_type = _media_type(reply)
             if media_type != MEDIA_TYPE:
                 raise CloudUnavailable(
@@ -110,30 +110,6 @@ async def _read(reply: Reply) -> AsyncGenerator[CloudEvent, None]:
             yield Text(rest)
         return
     raise CloudUnavailable("The cloud's answer was cut off before its end; try again.", kind="cut")
-
-
-async def _refusal(reply: Reply) -> TandemError:
-    body = bytearray()
-    try:
-        async with aclosing(reply.chunks()) as chunks:
-            async for chunk in chunks:
-                body += chunk
-                if len(body) > _MAX_ERROR_BODY:
-                    break
-    except CloudUnavailable:
-        pass  # the status alone tells enough
-    details: dict[str, Any] = {"kind": "http", "status": reply.status}
-    if retry_after := reply.headers.get("retry-after"):
-        details["retry_after"] = retry_after
-    try:
-        payload = json.loads(bytes(body))
-    except (ValueError, RecursionError):
-        payload = None
-    if isinstance(payload, dict) and payload.get("error"):
-        return error_from_payload(payload, **details)
-    return CloudUnavailable(
-        f"The cloud gateway answered with HTTP {reply.status}; check its address, or try again later.", **details
-    )
 
 
 def _media_type(reply: Reply) -> str:

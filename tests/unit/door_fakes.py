@@ -247,7 +247,7 @@ class World:
             probe=probe,
             ensure_model=ensure_model,
             create_engine=create_engine,
-            cloud_side=lambda url: self.cloud,
+            cloud_side=lambda url, shop: self.cloud,
             decode_image=decode_image,
             cpu_vision=cpu_vision,
             fetch_json=fetch_json,

@@ -116,7 +116,7 @@ async def test_opening_reports_progress_and_asks_for_the_models_of_the_site() ->
 async def test_addresses_are_of_the_site_whole_for_workers_that_resolve_none(given: dict[str, Any], site: str) -> None:
     world, clouds = World(), []
 
-    def cloud_side(url: str) -> FakeCloud:
+    def cloud_side(url: str, shop: Any) -> FakeCloud:
         clouds.append(url)
         return world.cloud
 

@@ -105,7 +105,40 @@ def test_worker_that_dies_at_work_hands_over_to_the_small_reader() -> None:
     assert result["ended"]
 
 
-@pytest.mark.parametrize("options", ['{ mode: "only_on_device" }', "{ cloud: null }"])
+def test_the_small_reader_asks_for_the_shop_s_token_and_only_where_there_is_a_key() -> None:
+    result = js(
+        """
+        const posts = [];
+        globalThis.fetch = async (url, { body, headers }) => {
+          posts.push([String(url), headers.authorization ?? null, JSON.parse(body).ancestor ?? null]);
+          if (url.endsWith("/token")) return Response.json({ token: "t1", expires_in: 300 });
+          const type = { "content-type": "text/event-stream" };
+          return new Response('data: {"text":"a"}\\n\\ndata: [DONE]\\n\\n', { headers: type });
+        };
+        const all = [];
+        for (const options of [{}, { site: "pk_rosa_1" }, { site: "pk_rosa_1", ancestor: "https://rosa.example" }]) {
+          const client = await opening(options);
+          worker.answer = () => worker.onerror({ message: "gone", preventDefault() {} });
+          await collect(client.generate({ prompt: "Hi" }));
+          all.push(posts.splice(0));
+        }
+        return [all, posted.filter(({ op }) => op === "open").map(({ options }) => options)];
+        """
+    )
+    stream, token = "http://shop.example/api/ai/cloud-stream", "http://shop.example/api/ai/token"
+    assert result[0] == [
+        [[stream, None, None]],
+        [[token, None, "http://shop.example"], [stream, "Bearer t1", None]],
+        [[token, None, "https://rosa.example"], [stream, "Bearer t1", None]],
+    ]
+    assert result[1] == [
+        {},
+        {"site": "pk_rosa_1", "ancestor": "http://shop.example"},
+        {"site": "pk_rosa_1", "ancestor": "https://rosa.example"},
+    ]
+
+
+@pytest.mark.parametrize("options", ['{ mode: "only_on_device", site: "pk_rosa_1" }', "{ cloud: null }"])
 def test_worker_that_dies_at_work_sends_nothing_out_where_it_may_not(options: str) -> None:
     result = js(
         f"""
@@ -169,6 +202,12 @@ OPTIONS: list[Any] = [
     *({"streamBelow": share} for share in (1, 1.5, 2, 0.99, 2.01, "1", None)),
     *({"stallSeconds": seconds} for seconds in SECONDS),
     *({"contextPressure": tokens} for tokens in (None, 1, 2048, 1 << 20, (1 << 20) + 1, 0, 1.5, "2048", True)),
+    *(
+        {"site": key}
+        for key in (None, "pk_rosa_5f2c9e", "x" * 128, "x" * 129, "short", "pk rosa 1", "pk_rosa_1\n", "", 5)
+    ),
+    *({"ancestor": origin} for origin in (None, "https://a.example", "http://[::1]:8000", "https://xn--a.example")),
+    *({"ancestor": origin} for origin in ("https://a.example/", "a.example", "null", "ftp://a", "", "https://a b", 5)),
     {"limits": None},
     {"limits": 5},
     {"limits": []},

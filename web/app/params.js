@@ -7,7 +7,7 @@ const NOTHING = new Set(["", "none", "null", "off"]);
 export function readParameters(search) {
   const query = new URLSearchParams(search);
   const options = {};
-  for (const name of ["adapter", "model", "mode"]) {
+  for (const name of ["adapter", "model", "mode", "site"]) {
     if (query.get(name)) options[name] = query.get(name);
   }
   for (const name of ["vision", "cloud"]) {

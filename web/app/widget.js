@@ -9,7 +9,9 @@ import { parentOrigin, postTo } from "./parent.js";
 const { options, lang } = readParameters(location.search);
 await setLanguage(chooseLanguage(lang));
 
-const post = postTo(parentOrigin());
+const parent = parentOrigin();
+if (options.site && parent) options.ancestor = parent;
+const post = postTo(parent);
 const use = h("button.primary.small", { type: "button", "data-tandem": "use" }, icon("check"), say(h("span"), "widget.use"));
 const app = new App(options, {
   extra: use,
