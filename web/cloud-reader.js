@@ -1,11 +1,11 @@
 // The cloud stream without Python: for browsers where the runtime cannot start, and for a worker that died at work.
 
+import { eventParser } from "./event-parser.js";
 import { Joiner } from "./joiner.js";
 import { TandemError } from "./tandem-error.js";
 
 const FIRST_MS = 75_000; // longer than the gateway's own limits, which give the better reason
 const IDLE_MS = 45_000;
-const LINE_LIMIT = 1 << 20;
 const NOTHING = { text: "", deviceTokens: 0, cloudTokens: 0 };
 
 export const failed = (message, details) => new TandemError("cloud_unavailable", message, details);
@@ -104,30 +104,6 @@ async function* exchange(url, body, signal, ask) {
     signal?.removeEventListener("abort", stop);
     controller.abort();
   }
-}
-
-/** A function from chunks of bytes to the data of the events that they complete (the HTML standard's event streams). */
-function eventParser() {
-  const decoder = new TextDecoder(); // takes a BOM away, and holds back half a character
-  let rest = "";
-  let data = [];
-  return (bytes, last) => {
-    const events = [];
-    rest += decoder.decode(bytes ?? new Uint8Array(), { stream: !last });
-    // A CR at the end may be half of a CR LF: it waits, except at the very end, where an open event counts as whole.
-    const lines = (last ? rest + "\n\n" : rest).split(/\r\n|\n|\r(?!$)/);
-    rest = lines.pop();
-    for (const line of lines) {
-      if (line === "") {
-        if (data.length) events.push(data.join("\n"));
-        data = [];
-      } else if (line === "data" || line.startsWith("data:")) data.push(line.slice(5).replace(/^ /, ""));
-    }
-    if (rest.length + data.reduce((sum, line) => sum + line.length, 0) > LINE_LIMIT) {
-      throw failed("The cloud sent an event without an end; try again.");
-    }
-    return events;
-  };
 }
 
 /** The JSON object that `text` is, else null. */
