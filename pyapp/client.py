@@ -45,7 +45,7 @@ class Client:
         self._spell = spell
         self._device = device
         self._cloud = None if options.cloud is None else services.cloud_side(device.site.address(options.cloud))
-        self._pressure = Pressure(options, services, lambda: device.writer)
+        self._pressure = Pressure(options, services, device, self._tell_status)
         self._router = Router(
             options.mode,
             device.side,
@@ -64,6 +64,8 @@ class Client:
         self.on_status: Callable[[dict[str, Any]], None] = lambda status: None
         """Hears of every new ``status``."""
         self._device.on_change = self._tell_status
+        self._retelling: asyncio.TimerHandle | None = None
+        """Of a status that changes although nothing happens."""
 
     @classmethod
     async def create(
@@ -85,7 +87,9 @@ class Client:
         language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
-        where memory is under 4 GB; None: however many).
+        where memory is under 4 GB; None: however many), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a
+        cloud, returns once it is known whether there is a GPU; until the models are loaded the cloud writes, and photos
+        are looked at on the CPU. False: returns when the device is ready).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -111,13 +115,15 @@ class Client:
 
     @property
     def status(self) -> dict[str, Any]:
-        """A snapshot: ``{tier, adapter, software, source, reason, pool, decisions}``, pool in bytes or None,
-        decisions as in ``pyapp.door.decisions``.
+        """A snapshot: ``{tier, adapter, software, loading, source, reason, pool, decisions}``, pool in bytes or None,
+        decisions as in ``pyapp.door.decisions``; ``loading``: whether models are being loaded, of which ``on_progress``
+        hears.
 
         ``source`` is the side that the next text comes from: "device" or "cloud".
         """
-        source = self._next_source()
-        return {**self._device.status(), "source": source}
+        status = {**self._device.status(), "source": self._next_source()}
+        spared = self._spared()
+        return status if spared is None else {**status, "reason": spared.message}
 
     def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
         """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
@@ -176,6 +182,7 @@ class Client:
         tasks = [generation.task for generation in self._running if generation.task is not None]
         if tasks:
             await asyncio.wait(tasks)
+        self._pressure.close()
         await self._device.close()
         self._tell_status()
 
@@ -185,12 +192,24 @@ class Client:
             self.on_status(self.status)
         except Exception:
             log.exception("on_status failed")
+        if self._retelling is not None:
+            self._retelling.cancel()
+        seconds = None if self._closed else self._pressure.changes_in()
+        if seconds is not None:
+            self._retelling = asyncio.get_running_loop().call_later(seconds, self._tell_status)
 
     def _open(self) -> None:
         if self._closed:
             raise _closed()
 
+    def _spared(self) -> Note | None:
+        """Why the next text goes to the cloud although the device could write it, as far as that is known before."""
+        sparable = self._router.order() == ["device", "cloud"] and self._device.usable
+        return self._pressure.foresee() if sparable else None
+
     def _next_source(self) -> Source:
+        if self._spared() is not None:
+            return "cloud"
         for source in self._router.order():
             if source == "cloud" or self._device.usable:
                 return source

@@ -42,6 +42,7 @@ const RULES = {
     (value) => value === null || isWhole(value, 1, 2 ** 20),
     `a whole number of tokens from 1 to ${2 ** 20}, or null`,
   ],
+  cloudWhileLoading: [(value) => typeof value === "boolean", "true or false"],
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

@@ -129,6 +129,7 @@ class ClientOptions:
     stream_below: float = 1.0
     limits: dict[str, int] | None = None
     context_pressure: int | None = 2048
+    cloud_while_loading: bool = True
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -157,6 +158,7 @@ class ClientOptions:
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
             context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
+            cloud_while_loading=flag(spell("cloud_while_loading"), full["cloud_while_loading"]),
         )
 
 

@@ -24,6 +24,8 @@ class Site:
         self._stored_vision: Any = None
         self._cpu: Any = None
         self._classes: list[str] | None = None
+        self.language_bytes: int | None = None
+        """Of the language model, where the site's list says it."""
 
     async def check_names(self, spell: Spell) -> None:
         """Raises: BadArgument for a model that this site does not have, with the names of those it has."""
@@ -33,10 +35,11 @@ class Site:
             return
         try:
             listed = (await self._services.fetch_json(f"{self._base}models/index.json"))["models"]
-            here = [(entry["name"], entry["kind"]) for entry in listed]
+            here = {(entry["name"], entry["kind"]): entry.get("bytes") for entry in listed}
         except (SiteError, KeyError, TypeError) as error:
             log.warning("the site's list of models cannot be read: %s", error)
             return  # whether the model is there shows when it is fetched
+        self.language_bytes = here.get((self._options.model, "language"))
         for argument, name in wanted.items():
             kind = "vision" if argument == "vision" else "language"
             if (name, kind) not in here:

@@ -167,6 +167,7 @@ OPTIONS: list[Any] = [
     *({"cloudBelow": share} for share in (0, 0.7, 1, 1.01, -0.1, "0.5", None, True)),
     *({"streamBelow": share} for share in (1, 1.5, 2, 0.99, 2.01, "1", None)),
     *({"contextPressure": tokens} for tokens in (None, 1, 2048, 1 << 20, (1 << 20) + 1, 0, 1.5, "2048", True)),
+    *({"cloudWhileLoading": value} for value in (True, False, None, 1, "true")),
     {"limits": None},
     {"limits": 5},
     {"limits": []},
