@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from pyapp.client import Client
+from pyapp.door.generation import Generation
 from pyapp.errors import BadWeights, Closed, CloudUnavailable, NoDevice
 from pyapp.routing.breaker import THRESHOLDS
 from tests.unit.door_fakes import FakeCloud, World
@@ -24,6 +25,21 @@ async def arrived(world: World, client: Client) -> None:
     async with asyncio.timeout(2):
         while client.status["loading"]:  # noqa: ASYNC110 - what a page sees
             await asyncio.sleep(0.001)
+
+
+async def fetching(world: World, model: str) -> None:
+    """Waits until this model is asked for."""
+    async with asyncio.timeout(2):
+        while not any(model in line for line in world.asked):  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+
+async def until_it_waits(writing: Generation) -> list[Any]:
+    """The events up to the one that says that the text waits for the device."""
+    events: list[Any] = [await anext(writing)]
+    while "then." not in events[-1].get("message", ""):
+        events.append(await anext(writing))
+    return events
 
 
 async def test_cloud_writes_at_once_and_the_device_from_the_next_turn_on() -> None:
@@ -66,7 +82,7 @@ async def test_photo_is_looked_at_on_the_cpu_meanwhile() -> None:
     world = loading()
     client = await opened(world)
     looking = asyncio.ensure_future(client.describe(b"x"))
-    await asyncio.sleep(0.01)
+    await fetching(world, "efficientnet")
     assert not looking.done(), "the vision model is on its way as well"
     await arrived(world, client)
     assert (await looking)["source"] == "cpu"
@@ -77,11 +93,10 @@ async def test_photo_is_looked_at_on_the_cpu_meanwhile() -> None:
 async def test_text_waits_for_the_device_where_the_cloud_fails(fail_after: int) -> None:
     world = loading(cloud=FakeCloud(error=CloudUnavailable("The gateway is down."), fail_after=fail_after))
     client = await opened(world)
-    writing = asyncio.ensure_future(collect(client))
-    await asyncio.sleep(0.01)
-    assert not writing.done()
+    writing = client.generate(prompt="Hi")
+    events = await until_it_waits(writing)
     await arrived(world, client)
-    events = await writing
+    events += [event async for event in writing]
     assert text_of(events) == "Hello"
     codes = [event["code"] for event in events if event["type"] == "status"]
     assert codes == ["loading", "cloud_unavailable", "loading"]
@@ -105,11 +120,11 @@ async def test_download_that_fails_leaves_the_cloud_and_says_why() -> None:
 async def test_device_that_cannot_be_made_ready_is_no_hope_for_a_text_that_waits() -> None:
     world = loading(cloud=FakeCloud(error=CloudUnavailable("down")), engine_error=NoDevice("The driver refused."))
     client = await opened(world)
-    writing = asyncio.ensure_future(collect(client))
-    await asyncio.sleep(0.01)
+    writing = client.generate(prompt="Hi")
+    await until_it_waits(writing)
     world.arrival.set()
     with pytest.raises(CloudUnavailable, match=r"down. This device cannot answer either: The driver refused."):
-        await writing
+        await anext(writing)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +174,7 @@ async def test_close_while_an_engine_is_made_closes_what_comes_of_it() -> None:
 async def test_cancelled_create_breaks_the_download_off_too() -> None:
     world = loading()
     opening = asyncio.ensure_future(opened(world, mode="only_on_device"))
-    await asyncio.sleep(0.01)
+    await fetching(world, "smollm2")
     opening.cancel()
     with pytest.raises(asyncio.CancelledError):
         await opening
