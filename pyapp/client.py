@@ -52,6 +52,7 @@ class Client:
             self._cloud,
             patient_device=DeviceSide(device, patient=True),
             device_returns=device.returns,
+            device_absent=lambda: device.absent,
             cloud_first=device.prefers_cloud,
             pressure=self._pressure.weigh,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from pyapp.client import Client
 from pyapp.door.generation import Generation
 from pyapp.errors import BadWeights, Closed, CloudUnavailable, NoDevice
 from pyapp.routing.breaker import THRESHOLDS
+from pyapp.routing.router import Part
 from tests.unit.door_fakes import FakeCloud, World
 from tests.unit.test_client import collect, opened, text_of
 
@@ -125,6 +127,22 @@ async def test_device_that_cannot_be_made_ready_is_no_hope_for_a_text_that_waits
     world.arrival.set()
     with pytest.raises(CloudUnavailable, match=r"down. This device cannot answer either: The driver refused."):
         await anext(writing)
+
+
+async def test_device_that_fails_while_the_cloud_is_asked_is_told_as_it_is_by_then() -> None:
+    cloud = FakeCloud(error=CloudUnavailable("down"))
+    world = loading(cloud=cloud, engine_error=NoDevice("The driver refused."))
+    client = await opened(world)
+    stream = cloud.stream
+
+    async def late(*request: Any) -> AsyncGenerator[Part]:
+        await arrived(world, client)
+        async for part in stream(*request):
+            yield part
+
+    cloud.stream = late  # type: ignore[method-assign]
+    with pytest.raises(CloudUnavailable, match=r"down. This device cannot answer either: The driver refused."):
+        await collect(client)
 
 
 @pytest.mark.parametrize(
