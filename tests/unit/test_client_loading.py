@@ -140,7 +140,7 @@ async def test_device_that_fails_while_the_cloud_is_asked_is_told_as_it_is_by_th
         async for part in stream(*request):
             yield part
 
-    cloud.stream = late  # type: ignore[method-assign]
+    cloud.stream = late  # type: ignore[assignment,method-assign]
     with pytest.raises(CloudUnavailable, match=r"down. This device cannot answer either: The driver refused."):
         await collect(client)
 
