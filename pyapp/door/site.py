@@ -9,6 +9,7 @@ from urllib.parse import urljoin
 from pyapp.door.options import ClientOptions, Spell, is_url
 from pyapp.door.services import Progress, Services, SiteError
 from pyapp.errors import BadArgument, BadModel
+from pyapp.weights.store import STAGE
 
 log = logging.getLogger(__name__)
 
@@ -24,6 +25,8 @@ class Site:
         self._stored_vision: Any = None
         self._cpu: Any = None
         self._classes: list[str] | None = None
+        self._bytes: dict[str, tuple[int, int]] = {}
+        """Of each model: here, and in all."""
         self.language_bytes: int | None = None
         """Of the language model, where the site's list says it."""
 
@@ -52,7 +55,7 @@ class Site:
 
     async def language(self) -> Any:
         """The language model in the store. Raises: BadModel, BadWeights."""
-        return await self._services.ensure_model(self._url(self._options.model), self._progress)
+        return await self._ensure(self._url(self._options.model))
 
     async def vision(self, *, fresh: bool) -> Any:
         """The vision model in the store; ``fresh``: opened again, for an engine closes what it was given.
@@ -60,9 +63,7 @@ class Site:
         Raises: BadModel, BadWeights.
         """
         if fresh or self._stored_vision is None:
-            self._stored_vision = await self._services.ensure_model(
-                self._url(str(self._options.vision)), self._progress
-            )
+            self._stored_vision = await self._ensure(self._url(str(self._options.vision)))
         return self._stored_vision
 
     async def classify_on_cpu(self, pixels: Any) -> Any:
@@ -86,6 +87,17 @@ class Site:
     def address(self, url: str) -> str:
         """An address as the site means it: a relative one goes from ``base``."""
         return urljoin(self._base, url)
+
+    async def _ensure(self, url: str) -> Any:
+        """The model at ``url`` in the store. Two may be on their way at once: what is told are their bytes together."""
+
+        def report(stage: str, loaded: int, total: int | None) -> None:
+            if stage == STAGE and total is not None:
+                self._bytes[url] = (loaded, total)
+                loaded, total = (sum(column) for column in zip(*self._bytes.values(), strict=True))
+            self._progress(stage, loaded, total)
+
+        return await self._services.ensure_model(url, report)
 
     def _url(self, model: str) -> str:
         return self.address(model if is_url(model) else f"models/{model}/manifest.json")

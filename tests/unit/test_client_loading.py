@@ -91,6 +91,17 @@ async def test_photo_is_looked_at_on_the_cpu_meanwhile() -> None:
     assert (await client.describe(b"x"))["source"] == "device"
 
 
+async def test_progress_of_models_that_come_together_is_one() -> None:
+    world = loading()
+    reports: list[dict[str, Any]] = []
+    client = await opened(world, on_progress=reports.append)
+    looking = asyncio.ensure_future(client.describe(b"x"))
+    await fetching(world, "efficientnet")
+    assert [(each["loaded"], each["total"]) for each in reports] == [(5, 10), (10, 20)]
+    await arrived(world, client)
+    await looking
+
+
 @pytest.mark.parametrize("fail_after", [0, 1])
 async def test_text_waits_for_the_device_where_the_cloud_fails(fail_after: int) -> None:
     world = loading(cloud=FakeCloud(error=CloudUnavailable("The gateway is down."), fail_after=fail_after))
