@@ -98,14 +98,14 @@ export class App {
     if (!this.loading && this.state === "ready") this.quiet = setTimeout(() => this.#loaded(), 800);
   }
 
-  // Whether more is to come: the client says so where it is loading behind its answers.
+  // Ends what a client has loaded behind its answers, since a download that failed reports no end.
   #settle() {
     const behind = this.session.status?.loading ?? false;
     if (this.behind && !behind && !this.looking) {
-      this.loading = false; // a download that failed never came to its end
+      this.loading = false;
       this.#loaded();
     }
-    this.behind = behind;
+    this.behind = behind || (this.behind && this.looking > 0);
   }
 
   #loaded() {
