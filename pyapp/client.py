@@ -49,13 +49,14 @@ class Client:
         self._device = device
         site = device.site
         self._cloud = None if options.cloud is None else services.cloud_side(site.address(options.cloud), site.shop())
-        self._pressure = Pressure(options, services, lambda: device.writer)
+        self._pressure = Pressure(options, services, device, self._tell_status)
         self._router = Router(
             options.mode,
             device.side,
             self._cloud,
             patient_device=DeviceSide(device, patient=True),
             device_returns=device.returns,
+            device_absent=lambda: device.absent,
             cloud_first=device.prefers_cloud,
             pressure=self._pressure.weigh,
         )
@@ -68,6 +69,8 @@ class Client:
         self.on_status: Callable[[dict[str, Any]], None] = lambda status: None
         """Hears of every new ``status``."""
         self._device.on_change = self._tell_status
+        self._retelling: asyncio.TimerHandle | None = None
+        """Of a status that changes although nothing happens."""
 
     @classmethod
     async def create(
@@ -92,7 +95,9 @@ class Client:
         where memory is under 4 GB; None: however many), ``stall_seconds`` (30: a GPU from which nothing has come for so
         long is given up, see ``pyapp.door.stall``; None: never), ``site`` (None, or the merchant's public key, for a
         gateway with shops), ``ancestor`` (with ``site``: the origin of the shop's page; None: the one that this runs
-        on).
+        on), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a cloud, returns once it is known whether
+        there is a GPU; until the models are loaded the cloud writes, and photos are looked at on the CPU. False:
+        returns when the device is ready).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -118,13 +123,15 @@ class Client:
 
     @property
     def status(self) -> dict[str, Any]:
-        """A snapshot: ``{tier, adapter, software, source, reason, pool, decisions}``, pool in bytes or None,
-        decisions as in ``pyapp.door.decisions``.
+        """A snapshot: ``{tier, adapter, software, loading, source, reason, pool, decisions}``, pool in bytes or None,
+        decisions as in ``pyapp.door.decisions``; ``loading``: whether models are being loaded, of which ``on_progress``
+        hears.
 
         ``source`` is the side that the next text comes from: "device" or "cloud".
         """
-        source = self._next_source()
-        return {**self._device.status(), "source": source}
+        status = {**self._device.status(), "source": self._next_source()}
+        spared = self._spared()
+        return status if spared is None else {**status, "reason": spared.message}
 
     def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
         """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
@@ -183,6 +190,7 @@ class Client:
         tasks = [generation.task for generation in self._running if generation.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)  # one that a GPU holds up ends when its engine is closed
+        self._pressure.close()
         await self._device.close()
         self._tell_status()
 
@@ -192,12 +200,24 @@ class Client:
             self.on_status(self.status)
         except Exception:
             log.exception("on_status failed")
+        if self._retelling is not None:
+            self._retelling.cancel()
+        seconds = None if self._closed else self._pressure.changes_in()
+        if seconds is not None:
+            self._retelling = asyncio.get_running_loop().call_later(seconds, self._tell_status)
 
     def _open(self) -> None:
         if self._closed:
             raise _closed()
 
+    def _spared(self) -> Note | None:
+        """Why the next text goes to the cloud although the device could write it, as far as that is known before."""
+        sparable = self._router.order() == ["device", "cloud"] and self._device.usable
+        return self._pressure.foresee() if sparable else None
+
     def _next_source(self) -> Source:
+        if self._spared() is not None:
+            return "cloud"
         for source in self._router.order():
             if source == "cloud" or self._device.usable:
                 return source

@@ -23,7 +23,7 @@ export class Fallback {
   }
 
   status(death) {
-    const none = { adapter: null, software: false, pool: null, decisions: [] };
+    const none = { adapter: null, software: false, loading: false, pool: null, decisions: [] };
     return { tier: "unsupported", source: "cloud", reason: death.message, ...none };
   }
 

@@ -53,6 +53,7 @@ const RULES = {
   ],
   site: orNull(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _"),
   ancestor: orNull(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example"),
+  cloudWhileLoading: [(value) => typeof value === "boolean", "true or false"],
   onProgress: [(value) => typeof value === "function", "a function"],
 };
 

@@ -9,9 +9,10 @@
  * @typedef {{when: number, model: string, need: number, room: number, action: "resident" | "stream" | "cloud",
  *   kv?: "f32" | "f16"}} Decision
  *   `when` in ms since 1970; bytes that the model's weights need, and that they have room for; what was done about it
- * @typedef {{tier: string | null, adapter: string | null, software: boolean, source: "device" | "cloud",
- *   reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]}, decisions: Decision[]}} Status
- *   `decisions`: the last 32, newest last
+ * @typedef {{tier: string | null, adapter: string | null, software: boolean, loading: boolean,
+ *   source: "device" | "cloud", reason: string, pool: null | {budget: number, used: number, tenants: Tenant[]},
+ *   decisions: Decision[]}} Status
+ *   `loading`: whether models are being loaded, of which `onProgress` hears; `decisions`: the last 32, newest last
  * @typedef {{offset: number, size: number, tenant: string, label: string, filled?: number, streamed?: true}} Span
  *   bytes of a slab; `filled`: how many of a cache's hold something; `streamed`: weights that only pass through
  * @typedef {{asked: number, live: number, peak: number, budget: number, tenants: Record<string, number>,
@@ -35,6 +36,7 @@ import { checkOptions, refuse } from "./options.js";
 import { TandemError } from "./tandem-error.js";
 import { WorkerLink } from "./worker-link.js";
 
+export { probeDevice as probe } from "./probe.js";
 export { TandemError };
 
 const PICTURE = 224 * 224 * 3;
@@ -50,6 +52,7 @@ const PICTURE = 224 * 224 * 3;
  *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number}, contextPressure?: number | null,
  *   stallSeconds?: number | null,
  *   site?: string | null, ancestor?: string | null,
+ *   cloudWhileLoading?: boolean,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
  *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
@@ -61,6 +64,8 @@ const PICTURE = 224 * 224 * 3;
  *   `stallSeconds` (30): a GPU from which nothing has come for so long is given up; null: never.
  *   `site` (null): the merchant's public key, for a gateway with shops; `ancestor` (this page's): the origin of the
  *   shop's page.
+ *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
+ *   until the models are loaded the cloud writes, and photos are looked at on the CPU. False: when the device is ready.
  * @returns {Promise<Client>}
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
  *   the GPU for a minute

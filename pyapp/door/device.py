@@ -12,7 +12,7 @@ from pyapp.door import tabs
 from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
 from pyapp.door.faults import HARMLESS, is_curable
-from pyapp.door.flight import Flight
+from pyapp.door.flight import Flight, StillLoading
 from pyapp.door.opening import Opener, close_engine
 from pyapp.door.options import ClientOptions
 from pyapp.door.rebuilds import Rebuilds
@@ -26,8 +26,9 @@ from pyapp.routing.router import named
 log = logging.getLogger(__name__)
 
 Which = Literal["language", "vision"]
-State = Literal["unopened", "ready", "lost", "elsewhere", "never"]
-"""``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``never``: given up."""
+State = Literal["unopened", "ready", "lost", "elsewhere", "loading", "never"]
+"""``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``loading``: it has no models
+yet, and the cloud writes. ``never``: given up."""
 
 
 class Device:
@@ -73,7 +74,7 @@ class Device:
         """Why no text can come from here now; None while the device works or has not been tried yet."""
         if self._state == "lost":
             return self._lost()
-        if self._flight is not None and self._flight.queued.is_set():
+        if self._flight is not None and self._flight.queued:
             return self._turn.busy()  # by now the holder may have said who it is
         return self._reason or self._trouble
 
@@ -81,6 +82,11 @@ class Device:
     def writer(self) -> Any:
         """The engine that would write the next text, to be looked at; None where there is none at the moment."""
         return self._engine if self.usable else None
+
+    @property
+    def emulated(self) -> bool:
+        """Whether the GPU that was found is one on the CPU."""
+        return bool(getattr(self._opener.probe, "software", False))
 
     @property
     def usable(self) -> bool:
@@ -108,7 +114,8 @@ class Device:
         return {
             "tier": getattr(probe, "tier", None) or ("unsupported" if self._state == "never" else None),
             "adapter": getattr(probe, "adapter", None) or None,
-            "software": bool(getattr(probe, "software", False)),
+            "software": self.emulated,
+            "loading": self._flying() and not self._flight.queued,  # type: ignore[union-attr]
             "reason": self._said(),
             "pool": None if self._engine is None else self._engine.pool_status(),
             "decisions": self._decisions.listed(),
@@ -201,18 +208,18 @@ class Device:
             self._failed(self._engine, _taken_away())  # before whoever watches for it has woken
         if self._state != "ready":
             flight = self._take_off()
-            if self._state == "lost" or flight.late:
+            if self._state == "lost" or flight.late.is_set():
                 return self.absent
-            queued = asyncio.ensure_future(flight.queued.wait())
+            late = asyncio.ensure_future(flight.late.wait())
             try:
                 with flight.waited_for() if patient else nullcontext():
-                    await asyncio.wait({flight.task, queued}, return_when=asyncio.FIRST_COMPLETED)
+                    await asyncio.wait({flight.task, late}, return_when=asyncio.FIRST_COMPLETED)
             except asyncio.CancelledError:
                 self._unwanted(flight)
                 raise
             finally:
-                queued.cancel()
-            if flight.late and flight.under_way:
+                late.cancel()
+            if flight.late.is_set() and flight.under_way:
                 return self.absent
         self._check(which)
         return None
@@ -260,7 +267,7 @@ class Device:
             with flight.waited_for():
                 while not flight.task.done():
                     await asyncio.wait([flight.task], timeout=tabs.WAIT_SECONDS)
-                    if flight.queued.is_set():
+                    if flight.queued:
                         raise self._turn.busy(tabs.WAIT_SECONDS)
         finally:
             self._unwanted(flight)
@@ -268,7 +275,7 @@ class Device:
 
     def _unwanted(self, flight: Flight) -> None:
         """Somebody has stopped waiting for ``flight``, which need not go on for nobody."""
-        if not flight.wanted and not self._has_other_side():
+        if flight.queued and not flight.wanted and not self._has_other_side():
             flight.call_off()
 
     def _check(self, which: Which) -> None:
@@ -285,7 +292,15 @@ class Device:
         return self.options.mode == "prefer_on_device" and self.options.cloud is not None
 
     async def _admit(self, adapter: str) -> None:
+        """The GPU is there: unless earlier visits speak against it, what remains is to load the models."""
         await self._visits.admit(adapter, has_other_side=self._has_other_side())
+        flight = self._flight
+        assert flight is not None
+        if self._has_other_side() and self.options.cloud_while_loading and not flight.late.is_set():
+            flight.late.set()
+            if self._state != "lost":
+                self._state, self._reason = "loading", StillLoading()
+            self.on_change()
 
     # -- making it ready -----------------------------------------------------------------------------------------------
 
@@ -302,6 +317,7 @@ class Device:
         if self._state == "lost":
             self._rebuilds.begin()
         self._flight = Flight(self._make_ready, after=self._flight)
+        self._flight.task.add_done_callback(lambda _: self.on_change())
         return self._flight
 
     async def _make_ready(self, flight: Flight) -> None:
@@ -313,7 +329,10 @@ class Device:
             if not await self._take_turn(flight):
                 return
             async with self._turn.working("loading its models"):
-                opened = await self._opener.open()
+                flight.fetching = True
+                models = await self._opener.fetch()
+                flight.fetching = False
+                opened = await self._opener.open(models)
         except asyncio.CancelledError:
             self._turn.give()
             raise
@@ -334,7 +353,6 @@ class Device:
             self._visits.failed(self._trouble)
         self._decisions.begin(self._engine, has_cloud=self._has_other_side() and self._trouble is None)
         self._watcher = asyncio.ensure_future(self._watch(self._engine))
-        self.on_change()
 
     async def _take_turn(self, flight: Flight) -> bool:
         """Whether the turn is had. It is not waited for where nobody would wait. Raises: Closed."""
@@ -345,13 +363,13 @@ class Device:
         if not flight.wanted and not self._has_other_side():
             self.on_change()
             return False
-        flight.late = True
-        flight.queued.set()
+        flight.queued = True
+        flight.late.set()
         self.on_change()
         try:
             await self._turn.take()
         finally:
-            flight.queued.clear()
+            flight.queued = False
         self._check_open()
         self._reason = Busy("Another tab of this site had the GPU; the models are being loaded here.")
         self.on_change()
@@ -369,7 +387,6 @@ class Device:
         self._rebuilds.failed()
         said = f"The GPU could not be made ready again: {error.message}"
         self._state, self._reason = "lost", DeviceLost(said, cause=error.as_dict())
-        self.on_change()
 
     # -- losing it -----------------------------------------------------------------------------------------------------
 

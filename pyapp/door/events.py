@@ -17,6 +17,7 @@ from pyapp.routing.router import Reason, Source, Tally
 STATUS_CODES: dict[str, str] = {
     "queued": "another call of this client is still being answered; this one waits for its turn",
     "context_short": "the context has less room left than max_tokens asks for, so the text may end early",
+    "loading": "the device's models are still being loaded, so the cloud writes, or the text waits for them",
     "pressure": "the device has too little memory for this turn, or has slowed down, so the cloud writes it",
 }
 """Codes of status events besides those of the errors (``pyapp.errors``), which say why the other side took over."""

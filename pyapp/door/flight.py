@@ -6,19 +6,31 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
 
+from pyapp.errors import TandemError
+
+
+class StillLoading(TandemError):
+    """Why the device cannot write yet. The cloud writes meanwhile, or the text waits: never raised to a user."""
+
+    code = "loading"
+
+    def __init__(self) -> None:
+        super().__init__("This device is being made ready: its models are still being loaded.")
+
 
 class Flight:
     """``make_ready`` is the attempt; it says through this object where it has come to.
 
-    It may wait for another tab's turn: ``queued`` is set meanwhile, and ``late`` from then on. A flight called off is
-    over for everybody at once, though its task takes a few more steps to leave the queue: the next one begins ``after``
-    it.
+    It may wait for another tab's turn (``queued``), and then downloads models (``fetching``): both may take as long as
+    they like, and can be broken off. A flight called off is over for everybody at once, though its task takes a few
+    more steps to leave: the next one begins ``after`` it.
     """
 
     def __init__(self, make_ready: Callable[[Flight], Coroutine[None, None, None]], after: Flight | None) -> None:
-        self.queued = asyncio.Event()
-        self.late = False
-        """Who cannot wait for another tab need not wait for the rest either."""
+        self.late = asyncio.Event()
+        """Set once it may take long: who does not wait for that need not wait for the rest either."""
+        self.queued = False
+        self.fetching = False
         self.called_off = False
         self._waiting = 0
         self._after = after.task if after is not None and not after.task.done() else None
@@ -43,9 +55,11 @@ class Flight:
             self._waiting -= 1
 
     def call_off(self) -> None:
-        """Leaves the queue, or gives back the turn that has just come. Does nothing while it is not queued: the opening
-        of an engine is not broken off."""
-        if self.under_way and self.queued.is_set():
+        """Leaves the queue, or gives back the turn that has just come, or breaks off the download.
+
+        Does nothing afterwards: the opening of an engine is not broken off.
+        """
+        if self.under_way and (self.queued or self.fetching):
             self.called_off = True
             self.task.cancel()
 

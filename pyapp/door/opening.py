@@ -21,6 +21,15 @@ CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
+class Fetched:
+    """Models in the store, None where there is none; ``trouble`` is why there is no language model."""
+
+    language: Any
+    vision: Any
+    trouble: TandemError | None
+
+
+@dataclass(frozen=True)
 class Opened:
     """``engine`` is None where there is no model for it; ``trouble`` is why it has no language model."""
 
@@ -54,27 +63,33 @@ class Opener:
         self._language_worked = False
         self.probe: Any = None
 
-    async def open(self) -> Opened:
-        """Raises: the reason why there is no engine. A language model that is none leaves one for pictures, except with
-        ``only_on_device`` and where the model has run before, when it is a passing trouble."""
+    async def fetch(self) -> Fetched:
+        """Finds the GPU and sees to it that the models for it are here: what a cut may end at any moment.
+
+        Raises: the reason why there will be no engine. A language model that is none leaves the other one, except where
+        the language model is needed (see ``_needs_language``).
+        """
         await self._find()
         await self._admit(self.probe.adapter)
-        must = self._options.mode == "only_on_device" or self._language_worked
         trouble: TandemError | None = None
         language = None
         try:
             language = await self._site.language()
         except (BadModel, BadWeights) as error:
-            if must:
+            if self._needs_language:
                 raise
             trouble = error  # the GPU can still look at pictures
-        vision = await self._vision()
+        return Fetched(language, await self._vision(), trouble)
+
+    async def open(self, models: Fetched) -> Opened:
+        """An engine with the models. Raises: the reason why there is none; as above for one with pictures only."""
+        language, vision, trouble = models.language, models.vision, models.trouble
         engine = None
         if language is not None or vision is not None:
             try:
                 engine = await self._create(language, vision)
             except (BadModel, BadWeights) as error:
-                if language is None or vision is None or must:
+                if language is None or vision is None or self._needs_language:
                     raise
                 trouble = error
                 try:
@@ -86,9 +101,14 @@ class Opener:
         # The engine does without a vision model that this GPU's limits are too small for.
         return Opened(engine, vision is not None and engine is not None and engine.vision is not None, trouble)
 
+    @property
+    def _needs_language(self) -> bool:
+        """With ``only_on_device``; and where the model has run before, since then it is a passing trouble."""
+        return self._options.mode == "only_on_device" or self._language_worked
+
     async def _find(self) -> None:
         self._check_open()
-        self.probe = await self._services.probe(self._options.adapter)
+        self.probe = await self._services.probe(self._options.adapter, self._site.language_bytes)
         if not self.probe.usable:
             said = self.probe.reason.rstrip(".")
             raise NoDevice(f"The device is not used: {said}.", tier=self.probe.tier, adapter=self.probe.adapter)

@@ -135,6 +135,7 @@ class ClientOptions:
     stall_seconds: float | None = 30.0
     site: str | None = None
     ancestor: str | None = None
+    cloud_while_loading: bool = True
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -170,6 +171,7 @@ class ClientOptions:
             ancestor=_text_or_none(
                 spell("ancestor"), full["ancestor"], _ORIGIN, "an origin such as https://shop.example"
             ),
+            cloud_while_loading=flag(spell("cloud_while_loading"), full["cloud_while_loading"]),
         )
 
 

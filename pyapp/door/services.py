@@ -12,6 +12,7 @@ from pyapp.routing.access_token import Shop, ShopTransport, TokenSource
 from pyapp.routing.cloud import CloudStream
 from pyapp.routing.cloud_side import CloudSide
 from pyapp.routing.router import Side
+from pyapp.routing.sentinel import MachineState
 from pyapp.routing.transport import Transport
 
 Progress = Callable[[str, int, "int | None"], None]
@@ -43,8 +44,8 @@ class NotesInMemory:
 class Services:
     """The client's dependencies, as the calls it makes."""
 
-    probe: Callable[[str], Awaitable[Any]]
-    """``probe(adapter)`` -> ``gpu.probe.Probe``."""
+    probe: Callable[[str, int | None], Awaitable[Any]]
+    """``probe(adapter, weights)`` -> ``gpu.probe.Probe``; bytes of the language model, None where unknown."""
     ensure_model: Callable[[str, Progress], Awaitable[Any]]
     """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
     create_engine: Callable[..., Awaitable[Any]]
@@ -68,6 +69,11 @@ class Services:
     notes: Notes = field(default_factory=NotesInMemory)
     memory_gib: Callable[[], float | None] = lambda: None
     """GiB of memory that this machine has, as far as the browser tells; None where it does not."""
+    watch_machine: Callable[[Callable[[MachineState], None]], Callable[[], None]] = lambda hear: lambda: None
+    """``watch_machine(hear)`` -> a call that ends it: ``hear`` gets the machine's state at each change, as far as the
+    browser tells. Never raises."""
+    browser: str = ""
+    """What names the browser and its version."""
 
 
 class SiteError(Exception):
@@ -85,6 +91,7 @@ def browser_services() -> Services:
     """The real things; only in Pyodide."""
     import js
 
+    from pyapp.door.browser_pressure import watch_machine
     from pyapp.door.browser_tabs import BrowserTabLock
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
@@ -113,6 +120,8 @@ def browser_services() -> Services:
         tab_lock=BrowserTabLock,
         notes=Notes(),
         memory_gib=_memory_gib,
+        watch_machine=watch_machine,
+        browser=str(js.navigator.userAgent),
     )
 
 

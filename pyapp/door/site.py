@@ -10,6 +10,7 @@ from pyapp.door.options import ClientOptions, Spell, is_url
 from pyapp.door.services import Progress, Services, SiteError
 from pyapp.errors import BadArgument, BadModel
 from pyapp.routing.access_token import Shop
+from pyapp.weights.store import STAGE
 
 log = logging.getLogger(__name__)
 
@@ -25,6 +26,10 @@ class Site:
         self._stored_vision: Any = None
         self._cpu: Any = None
         self._classes: list[str] | None = None
+        self._bytes: dict[str, tuple[int, int]] = {}
+        """Of each model: here, and in all."""
+        self.language_bytes: int | None = None
+        """Of the language model, where the site's list says it."""
 
     async def check_names(self, spell: Spell) -> None:
         """Raises: BadArgument for a model that this site does not have, with the names of those it has."""
@@ -34,10 +39,11 @@ class Site:
             return
         try:
             listed = (await self._services.fetch_json(f"{self._base}models/index.json"))["models"]
-            here = [(entry["name"], entry["kind"]) for entry in listed]
+            here = {(entry["name"], entry["kind"]): entry.get("bytes") for entry in listed}
         except (SiteError, KeyError, TypeError) as error:
             log.warning("the site's list of models cannot be read: %s", error)
             return  # whether the model is there shows when it is fetched
+        self.language_bytes = here.get((self._options.model, "language"))
         for argument, name in wanted.items():
             kind = "vision" if argument == "vision" else "language"
             if (name, kind) not in here:
@@ -50,7 +56,7 @@ class Site:
 
     async def language(self) -> Any:
         """The language model in the store. Raises: BadModel, BadWeights."""
-        return await self._services.ensure_model(self._url(self._options.model), self._progress)
+        return await self._ensure(self._url(self._options.model))
 
     async def vision(self, *, fresh: bool) -> Any:
         """The vision model in the store; ``fresh``: opened again, for an engine closes what it was given.
@@ -58,9 +64,7 @@ class Site:
         Raises: BadModel, BadWeights.
         """
         if fresh or self._stored_vision is None:
-            self._stored_vision = await self._services.ensure_model(
-                self._url(str(self._options.vision)), self._progress
-            )
+            self._stored_vision = await self._ensure(self._url(str(self._options.vision)))
         return self._stored_vision
 
     async def classify_on_cpu(self, pixels: Any) -> Any:
@@ -90,6 +94,17 @@ class Site:
         if self._options.site is None:
             return None
         return Shop(self._options.site, self._options.ancestor or self.address("/").rstrip("/"))
+
+    async def _ensure(self, url: str) -> Any:
+        """The model at ``url`` in the store. Two may be on their way at once: what is told are their bytes together."""
+
+        def report(stage: str, loaded: int, total: int | None) -> None:
+            if stage == STAGE and total is not None:
+                self._bytes[url] = (loaded, total)
+                loaded, total = (sum(column) for column in zip(*self._bytes.values(), strict=True))
+            self._progress(stage, loaded, total)
+
+        return await self._services.ensure_model(url, report)
 
     def _url(self, model: str) -> str:
         return self.address(model if is_url(model) else f"models/{model}/manifest.json")

@@ -13,8 +13,8 @@ import asyncio
 import logging
 from typing import Any
 
-import pyapp
 from pyapp.door.faults import kind_of
+from pyapp.door.machine import note_name
 from pyapp.door.options import ClientOptions
 from pyapp.door.services import Services
 from pyapp.errors import NoDevice, TandemError
@@ -36,6 +36,7 @@ class Visits:
 
     def __init__(self, options: ClientOptions, services: Services) -> None:
         self._options = options
+        self._services = services
         self._notes = services.notes
         self._clock = services.wall_clock
         self._breaker: Breaker | None = None
@@ -51,8 +52,8 @@ class Visits:
         """
         if self._breaker is not None:
             return
-        # What fails on one model or budget may do on another, and a new version of ours may be the cure.
-        self._name = f"breaker {pyapp.__version__} {self._options.model} {self._options.pool_mib} {adapter}"
+        # What fails on one model or budget may do on another.
+        self._name = note_name("breaker", self._services, adapter, self._options.model, self._options.pool_mib)
         try:
             self._kept = await self._notes.load(self._name)
         except Exception:

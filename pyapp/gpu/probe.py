@@ -1,7 +1,8 @@
-"""What GPU is here, before anything is downloaded for it."""
+"""What GPU is here, before anything is downloaded for it. ``web/probe.js`` says the same to a page."""
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,8 +12,12 @@ from .limits import DeviceLimits
 ADAPTERS = ("auto", "software", "none")
 SOFTWARE_NAMES = ("swiftshader", "llvmpipe", "lavapipe", "basic render", "software")
 GIB = 1 << 30
-TIERS = (("high", GIB), ("medium", GIB // 2), ("low", 1))
-"""Smallest maxStorageBufferBindingSize of each tier for the 1.5B class of models."""
+TIERS = (("high", GIB), ("medium", GIB // 2), ("low", 0))
+"""Smallest maxStorageBufferBindingSize of each tier for a model with ``TIER_WEIGHTS``."""
+TIER_WEIGHTS = 870_000_000
+"""Bytes of the 1.5B class of models, in 4 bits; the tiers of others are scaled by theirs."""
+ANSWER_SECONDS = 10.0
+"""A browser whose GPU process hangs answers never."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +53,17 @@ def _absent(reason: str) -> Probe:
     return Probe("unsupported", "", False, False, reason)
 
 
-async def probe(adapter: str = "auto") -> Probe:
-    """Asks the browser for a GPU. ``adapter``: auto (a real one), software (an emulated one is welcome), none."""
+def tier_of(binding: int, weights: int | None = None) -> str:
+    """``high``, ``medium`` or ``low``, by a maxStorageBufferBindingSize for a model with ``weights`` bytes."""
+    scale = (weights or TIER_WEIGHTS) / TIER_WEIGHTS
+    return next(tier for tier, least in TIERS if binding >= least * scale)
+
+
+async def probe(adapter: str = "auto", weights: int | None = None) -> Probe:
+    """Asks the browser for a GPU. ``adapter``: auto (a real one), software (an emulated one is welcome), none.
+
+    ``weights``: bytes of the model that is to run, for the tier; None where they are unknown.
+    """
     if adapter not in ADAPTERS:
         raise BadArgument(f"adapter is {adapter!r}; it must be one of {', '.join(ADAPTERS)}.", adapter=adapter)
     if adapter == "none":
@@ -60,9 +74,12 @@ async def probe(adapter: str = "auto") -> Probe:
     if not gpu:
         return _absent("this browser has no WebGPU (or the page is not served over https)")
     try:
-        handle = await gpu.requestAdapter(powerPreference="high-performance")
-        if not handle and adapter == "software":
-            handle = await gpu.requestAdapter(forceFallbackAdapter=True)
+        async with asyncio.timeout(ANSWER_SECONDS):
+            handle = await gpu.requestAdapter(powerPreference="high-performance")
+            if not handle and adapter == "software":
+                handle = await gpu.requestAdapter(forceFallbackAdapter=True)
+    except TimeoutError:
+        return _absent(f"the browser gave no answer about a GPU within {ANSWER_SECONDS:g} s")
     except Exception as error:
         return _absent(f"the browser failed to give a GPU adapter ({error})")
     if not handle:
@@ -78,8 +95,7 @@ async def probe(adapter: str = "auto") -> Probe:
             "maxComputeWorkgroupStorageSize", "maxComputeInvocationsPerWorkgroup",
         )
     }  # fmt: skip
-    binding = limits["maxStorageBufferBindingSize"]
-    tier = next(tier for tier, least in TIERS if binding >= least)
+    tier = tier_of(limits["maxStorageBufferBindingSize"], weights)
     usable, reason = True, f"running on {name}"
     if software and adapter != "software":
         usable, tier, reason = False, "unsupported", f"the only adapter is {name}, a GPU emulated on the CPU"

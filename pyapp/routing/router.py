@@ -114,6 +114,8 @@ class Router:
     patient_device: Side | None = None
     device_returns: Callable[[], bool] = lambda: False
     """Whether a device that failed may be waited for."""
+    device_absent: Callable[[], TandemError | None] = lambda: None
+    """Why the device cannot answer now; None where that is not known, or not so."""
     cloud_first: Callable[[], bool] = lambda: False
     """Whether ``prefer_on_device`` would rather have the cloud for now."""
     pressure: Callable[[Turn], Note | None] = lambda turn: None
@@ -156,8 +158,11 @@ class Router:
                     raise
                 failures.pop(source, None)
                 failures[source] = failed = named(source, error)
-            if source == "cloud" and "device" in failures and self.patient_device and self.device_returns():
-                todo.append("device")
+            if source == "cloud" and "device" in failures:
+                if self.patient_device and self.device_returns():
+                    todo.append("device")
+                else:  # what was only late when the cloud was asked may have failed since
+                    failures["device"] = self.device_absent() or failures["device"]
             if todo:
                 yield todo[0], Note(failed.code, _takes_over(failed, todo[0], any(tally.shown)))
         raise _explain(failures)

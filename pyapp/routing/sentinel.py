@@ -4,10 +4,11 @@
     pool       a conversation goes on, and the pool's KV cache has too little room for the answer that was asked for
     memory     memory has run out more than once in this conversation
     slow       the device writes at under half of its own earlier rate, as it does when it is hot
+    machine    the browser says that the whole machine is in a critical state, and has been for some seconds
 
 The first two are read off the turn itself, so they end with a new conversation, or with a cache that has more room. The
 third ends with the conversation or after a while. The fourth ends when the device has rested; then one turn shows
-whether it is fast again.
+whether it is fast again. The fifth ends when the browser says so. Those three are known before the turn (``standing``).
 
 A first turn is never moved for the pool's sake: however little room there is, the device is what it was opened for.
 """
@@ -20,7 +21,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Literal
 
-Kind = Literal["context", "pool", "memory", "slow"]
+Kind = Literal["context", "pool", "memory", "slow", "machine"]
+MachineState = Literal["nominal", "fair", "serious", "critical"]
+"""As the Compute Pressure API has it, best first."""
 
 SMALL_GIB = 4.0
 """A device with less memory than this, shared by everything on it, has little."""
@@ -34,6 +37,8 @@ RECENT_TURNS = 3
 """Turns whose median is compared: one slow turn, while a picture was looked at, is no heat."""
 MOST_TURNS = 32
 """Nothing older is remembered, of any kind."""
+CRITICAL_SECONDS = 5.0
+"""A machine is critical for a moment whenever something starts."""
 LEAST_TOKENS = 16
 """Shorter answers say little about the rate."""
 
@@ -71,6 +76,7 @@ class Sentinel:
         self._count = 0
         self._errors: list[float] = []
         """When memory ran out in this conversation."""
+        self._critical_since: float | None = None
         self.renew()
 
     def renew(self) -> None:
@@ -106,6 +112,13 @@ class Sentinel:
         """The device's memory was too little for a turn."""
         self._errors = [*self._errors, self._clock()][-MOST_TURNS:]
 
+    def pressed(self, state: MachineState) -> None:
+        """The machine is in this state from now on. Critical for long enough, it is so until it is fair again."""
+        if state == "critical":
+            self._critical_since = self._clock() if self._critical_since is None else self._critical_since
+        elif state != "serious" or not self._is_critical():
+            self._critical_since = None
+
     # -- what follows from it -----------------------------------------------------------------------------------------
 
     def weigh(self, ahead: Ahead) -> Pressure | None:
@@ -125,6 +138,10 @@ class Sentinel:
                 f"than the {ahead.wanted:,} asked for, so the cloud writes; a new conversation comes back to this "
                 "device.",
             )
+        return self.standing()
+
+    def standing(self) -> Pressure | None:
+        """Why any turn of this conversation had better go to the cloud, as far as that is known before it."""
         since = self._clock() - MEMORY_SECONDS
         self._errors = [when for when in self._errors if when > since]
         if len(self._errors) >= MEMORY_ERRORS:
@@ -140,7 +157,24 @@ class Sentinel:
                 f"This device has slowed down from {before:.3g} to {now:.3g} tokens a second, so the cloud writes and "
                 f"the device rests, {max(1, round(rest))} seconds more.",
             )
+        if self._is_critical():
+            return Pressure(
+                "machine",
+                "The browser reports that this machine is overloaded, so the cloud writes until that has passed.",
+            )
         return None
+
+    def changes_in(self) -> float | None:
+        """Seconds until ``standing`` may say something else although nothing happens; None: it will not."""
+        times = [self._rested_at, *(when + MEMORY_SECONDS for when in self._errors)]
+        if self._critical_since is not None:
+            times.append(self._critical_since + CRITICAL_SECONDS)
+        now = self._clock()
+        return min((when - now for when in times if when > now), default=None)
+
+    def _is_critical(self) -> bool:
+        since = self._critical_since
+        return since is not None and self._clock() - since >= CRITICAL_SECONDS
 
     def _follow(self, messages: Sequence[Mapping[str, str]]) -> None:
         """Notices a new conversation: fewer messages, or another first one."""

@@ -45,8 +45,17 @@ export async function createClient({ onProgress, ...options }) {
     }
   }
   maybeFail("create");
-  const device = options.adapter !== "none" && options.mode !== "only_in_cloud";
-  const source = device ? "device" : "cloud";
+  let device = options.adapter !== "none" && options.mode !== "only_in_cloud";
+  let loading = Boolean(plan.behind);
+  if (loading) {
+    device = false;
+    onProgress({ stage: "weights", loaded: 5e6, total: 116.9e6 });
+    pause(plan.behind.ms).then(() => {
+      loading = false;
+      device = !plan.behind.fails;
+      if (device) onProgress({ stage: "weights", loaded: 116.9e6, total: 116.9e6 });
+    });
+  }
   let held = 0;
   return {
     get status() {
@@ -55,10 +64,12 @@ export async function createClient({ onProgress, ...options }) {
         { name: "vision", bytes: 18 * MIB, resident: held },
       ];
       const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
-      const reason = device ? "The model runs on this device's GPU (Fake)." : "The device is not used.";
+      const away = loading ? "Its models are still being loaded." : "The device is not used.";
+      const reason = device ? "The model runs on this device's GPU (Fake)." : away;
+      const source = device ? "device" : "cloud";
       const decisions = structuredClone(globalThis.fake?.decisions);
       const adapter = device ? "Fake" : null;
-      return { tier: "high", adapter, software: false, source, reason, pool: device ? pool : null, decisions };
+      return { tier: "high", adapter, software: false, loading, source, reason, pool: device ? pool : null, decisions };
     },
     inspect: {
       async memory() {
@@ -83,6 +94,7 @@ export async function createClient({ onProgress, ...options }) {
     async *generate({ signal, ...request }) {
       calls.push(["generate", request]);
       let written = 0;
+      const source = device ? "device" : "cloud";
       const end = (reason) => [
         { type: "usage", promptTokens: 50, completionTokens: written, deviceTokens: device ? written : 0, cloudTokens: device ? 0 : written },
         { type: "done", reason, source },

@@ -24,6 +24,7 @@ TINY = "/__data__/tiny/tiny-llama-Q4_1-tied.gguf"
 GGUF = (DATA / "tiny" / "tiny-llama-Q4_1-tied.gguf").read_bytes()
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
 MIB = 1 << 20
+BOTH = {"mode": "prefer_on_device", "cloud": "/api/ai/cloud-stream", "cloudWhileLoading": False}
 
 
 def clear(message: str, *words: str) -> bool:
@@ -223,7 +224,7 @@ async def test_a_bad_model_file_leaves_nothing_behind(door: Door) -> None:
 
 async def test_a_model_that_is_not_there(door: Door) -> None:
     await refused(door.open(model="/nowhere/model.gguf"), "bad_weights", "404")
-    status = await door.open(model="/nowhere/model.gguf", mode="prefer_on_device", cloud="/api/ai/cloud-stream")
+    status = await door.open(model="/nowhere/model.gguf", **BOTH)
     assert status["source"] == "cloud"
     assert clear(status["reason"], "404")
     # What does not depend on the file works: the picture is looked at on the device, the cloud writes.
@@ -295,7 +296,7 @@ async def test_a_cache_emptied_in_mid_download(door: Door, site: str, dist: Path
 async def test_a_pool_that_is_too_small(door: Door) -> None:
     error = await refused(door.open(poolMiB=20), "out_of_memory", "20971520")
     assert error.details["need"] > error.details["budget"] == 20 * MIB
-    status = await door.open(poolMiB=20, mode="prefer_on_device", cloud="/api/ai/cloud-stream")
+    status = await door.open(poolMiB=20, **BOTH)
     assert (status["source"], status["pool"]) == ("cloud", None)
     assert clear(status["reason"], "20971520")
     assert (await door.describe(COFFEE))["source"] == "cpu"

@@ -82,6 +82,7 @@ async def test_without_adapter_the_cloud_writes_and_the_cpu_looks(plain: Open) -
         "tier": "unsupported",
         "adapter": None,
         "software": False,
+        "loading": False,
         "source": "cloud",
         "reason": "The device is not used: the adapter asked for is none.",
         "pool": None,

@@ -172,7 +172,7 @@ async def test_a_gpu_that_hangs_is_given_up_and_the_next_one_goes_on(door: Door)
 
 @LOSSES
 async def test_cloud_goes_on_at_once_and_the_device_comes_back(door: Door, lose: Lose) -> None:
-    await door.open(model=MODEL, mode="prefer_on_device", cloud=CLOUD)
+    await door.open(model=MODEL, mode="prefer_on_device", cloud=CLOUD, cloudWhileLoading=False)
     bytes_before = await live_bytes(door)
     request = {"prompt": PROMPT, "maxTokens": TOKENS}
     whole = text_of(await door.generate(**request))

@@ -242,7 +242,7 @@ async def test_a_failure_of_our_own_is_told_and_logged(open_page: Open, watch: W
 
 
 async def test_first_download_is_announced_with_its_size(open_page: Open, site: str) -> None:
-    page = await open_page("/", **fake(slow=60))
+    page = await open_page("/?adapter=software", **fake(slow=60))
     listed = json.loads((ROOT / "dist/models/index.json").read_text())["models"]
     size = round(sum(model["bytes"] for model in listed) / 1e6)
     await expect(part(page, "notice")).to_contain_text(f"{size} MB")
@@ -256,6 +256,28 @@ async def test_first_download_is_announced_with_its_size(open_page: Open, site: 
     await expect(part(page, "notice")).to_be_hidden()
 
 
+async def test_without_a_usable_gpu_no_language_model_is_announced(open_page: Open) -> None:
+    page = await open_page("/", **fake(slow=60))  # the only adapter is emulated
+    await expect(part(page, "notice")).to_contain_text("EfficientNet")
+    await expect(part(page, "notice")).not_to_contain_text("SmolLM2")
+
+
+@pytest.mark.parametrize("fails", [False, True])
+async def test_bar_goes_on_behind_a_client_that_is_ready(open_page: Open, fails: bool) -> None:
+    page = await open_page("/?adapter=software", **fake(behind={"ms": 3000, "fails": fails}))
+    badge, progress, notice = (part(page, name) for name in ("badge", "progress", "notice"))
+    await expect(badge).to_have_attribute("data-source", "cloud")
+    await expect(badge).to_contain_text("still being loaded")
+    await expect(progress).to_have_attribute("data-stage", "weights")
+    await describe(page)
+    await expect(progress).to_be_visible()
+    await expect(notice).to_be_visible()
+    # A download that fails reports no end; the bar leaves all the same.
+    await expect(badge).to_have_attribute("data-source", "cloud" if fails else "device")
+    await expect(progress).to_be_hidden()
+    await expect(notice).to_be_hidden()
+
+
 @pytest.mark.parametrize(("length", "said"), [("12345678", "12.3 MB"), (None, "size unknown")])
 async def test_a_model_file_by_its_address_is_announced_too(
     open_page: Open, site: str, length: str | None, said: str
@@ -263,7 +285,7 @@ async def test_a_model_file_by_its_address_is_announced_too(
     page = await open_page("", fake=True, init=SAVE_DATA)
     headers = {"content-length": length} if length else {}
     await page.context.route("**/some.gguf", lambda route: route.fulfill(status=200, headers=headers, body=""))
-    await page.goto(f"{site}/?model=files/some.gguf&vision=none")
+    await page.goto(f"{site}/?model=files/some.gguf&vision=none&adapter=software")
     await expect(part(page, "notice")).to_contain_text(f"some.gguf: {said}")
     await expect(page.get_by_text("does not say which languages")).to_be_visible()
     await expect(page.locator("option[value=zh]")).to_be_enabled()

@@ -14,6 +14,7 @@ from pyapp.door.services import NotesInMemory, Progress, Services
 from pyapp.door.tabs import NoTabs, TabLock
 from pyapp.errors import DeviceLost, TandemError
 from pyapp.routing.router import End, Part, Piece, Turn
+from pyapp.routing.sentinel import MachineState
 
 
 class FakeTokenizer:
@@ -166,6 +167,12 @@ class FakeCloud:
             self.ended += 1
 
 
+def _already() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
 @dataclass
 class World:
     """A set of services, and what was asked of them."""
@@ -183,10 +190,20 @@ class World:
     """The clock on the wall, which stands still too."""
     notes: NotesInMemory = field(default_factory=NotesInMemory)
     """What a world's visits leave for the next one."""
+    browser: str = "Fake 1"
     memory_gib: float | None = None
+    arrival: asyncio.Event = field(default_factory=_already)
+    """Models are here once it is set."""
+    broken_off: int = 0
+    """Downloads that were."""
+    machine: list[Callable[[MachineState], None]] = field(default_factory=list)
+    """Who watches how the machine is doing."""
     tab_lock: Callable[[Callable[[str], None]], TabLock] = NoTabs
+    clock: Callable[[], float] | None = None
+    """In the place of the one that stands still."""
     cloud: FakeCloud = field(default_factory=FakeCloud)
     tier: str = "high"
+    adapter: str = "Fake GPU"
     model_errors: dict[str, Exception] = field(default_factory=dict)
     engine_error: Exception | None = None
     language_error: Exception | None = None
@@ -194,18 +211,24 @@ class World:
     picture: Callable[[Any], Any] = lambda image: (np.zeros((30, 20, 3), np.uint8), 20, 30)
 
     def services(self) -> Services:
-        async def probe(adapter: str) -> Any:
+        async def probe(adapter: str, weights: int | None) -> Any:
             self.asked.append(f"probe {adapter}")
             if self.tier == "unsupported":
                 return SimpleNamespace(
                     tier=self.tier, adapter="", software=False, usable=False, reason="no WebGPU here"
                 )
             software = adapter == "software"
-            return SimpleNamespace(tier=self.tier, adapter="Fake GPU", software=software, usable=True, reason="")
+            return SimpleNamespace(tier=self.tier, adapter=self.adapter, software=software, usable=True, reason="")
 
         async def ensure_model(url: str, progress: Progress) -> Any:
             self.asked.append(url)
             progress("weights", 5, 10)
+            if not self.arrival.is_set():
+                try:
+                    await self.arrival.wait()
+                except asyncio.CancelledError:
+                    self.broken_off += 1
+                    raise
             name = url.split("/")[-2]
             if name in self.model_errors:
                 raise self.model_errors[name]
@@ -252,8 +275,14 @@ class World:
             cpu_vision=cpu_vision,
             fetch_json=fetch_json,
             tab_lock=self.tab_lock,
-            clock=lambda: self.now,
+            clock=self.clock or (lambda: self.now),
             wall_clock=lambda: self.wall,
             notes=self.notes,
             memory_gib=lambda: self.memory_gib,
+            watch_machine=self._watch_machine,
+            browser=self.browser,
         )
+
+    def _watch_machine(self, hear: Callable[[MachineState], None]) -> Callable[[], None]:
+        self.machine.append(hear)
+        return lambda: self.machine.remove(hear)

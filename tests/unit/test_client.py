@@ -102,6 +102,7 @@ async def test_opening_reports_progress_and_asks_for_the_models_of_the_site() ->
         "tier": "high",
         "adapter": "Fake GPU",
         "software": False,
+        "loading": False,
         "source": "device",
         "reason": "The model runs on this device's GPU (Fake GPU).",
         "pool": world.engine.pool_status(),

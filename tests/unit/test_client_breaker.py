@@ -72,6 +72,32 @@ async def test_device_that_fails_visit_after_visit_is_left_alone_and_nothing_is_
     assert not asked_for_an_engine(world)
 
 
+@pytest.mark.parametrize("change", [{"browser": "Fake 2"}, {"adapter": "Other GPU"}], ids=str)
+async def test_other_browser_or_gpu_begins_anew(change: dict[str, str]) -> None:
+    world = visited(await spoilt(World()), **change)
+    assert (await collect(await opened(world)))[-1]["source"] == "device"
+
+
+async def test_no_note_is_read_or_written_while_texts_are_made() -> None:
+    world = World()
+    client = await opened(world)
+    traffic: list[str] = []
+
+    async def load(name: str) -> Any:
+        traffic.append("load")
+
+    async def save(name: str, value: Any) -> None:
+        traffic.append("save")
+
+    world.notes.load, world.notes.save = load, save  # type: ignore[method-assign]
+    for _ in range(5):
+        await collect(client)
+        await client.describe(b"x")
+        await client.inspect.greedy([1], 3)
+    await client.close()
+    assert traffic == []
+
+
 async def test_fewer_failures_than_the_threshold_change_nothing() -> None:
     world = visited(await spoilt(World(), LOST - 1))
     assert (await collect(await opened(world)))[-1]["source"] == "device"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +14,7 @@ from pyapp.door.options import ClientOptions
 from pyapp.door.pressure import Pressure
 from pyapp.errors import CloudUnavailable, ContextFull
 from pyapp.routing.router import Begin, End, Note, Piece, Turn
-from pyapp.routing.sentinel import EARLIER_TURNS, MEMORY_ERRORS, RECENT_TURNS, REST_SECONDS
+from pyapp.routing.sentinel import CRITICAL_SECONDS, EARLIER_TURNS, MEMORY_ERRORS, RECENT_TURNS, REST_SECONDS
 from pyapp.text.sampling import SamplingParams
 from tests.unit.door_fakes import FakeCloud, FakeEngine, FakeGeneration, World
 from tests.unit.test_client import collect, kinds, opened, text_of
@@ -113,21 +116,89 @@ async def test_device_that_slows_down_rests(monkeypatch: pytest.MonkeyPatch) -> 
     world = World(engine=FakeEngine(ANSWER), cloud=FakeCloud([ANSWER]))
     seconds = timed(world, monkeypatch)
     client = await opened(world)
+    told: list[dict[str, Any]] = []
+    client.on_status = told.append
     for _ in range(EARLIER_TURNS + RECENT_TURNS):
         assert (await turn(client, "a"))[-1]["source"] == "device"
     seconds[0] = 0.05
     for _ in range(RECENT_TURNS - 1):
         assert (await turn(client, "a"))[-1]["source"] == "device"
+    assert client.status["source"] == told[-1]["source"] == "cloud", "known before the turn"
+    assert client.status["reason"] == told[-1]["reason"]
     events = await turn(client, "a")
     assert (events[0]["code"], events[-1]["source"]) == ("pressure", "cloud")
     assert "from 50 to 20 tokens a second" in events[0]["message"]
+    assert events[0]["message"] == told[-1]["reason"]
     world.now += REST_SECONDS
+    assert client.status["source"] == "device"
     assert (await turn(client, "a"))[-1]["source"] == "device"
     assert (await turn(client, "a"))[-1]["source"] == "cloud", "still hot"
     world.now += REST_SECONDS
     seconds[0] = 0.02
     for _ in range(3):
         assert (await turn(client, "a"))[-1]["source"] == "device"
+
+
+async def test_overloaded_machine_has_the_cloud_write_until_it_is_fair() -> None:
+    world = World()
+    client = await opened(world)
+    told: list[dict[str, Any]] = []
+    client.on_status = told.append
+    [hear] = world.machine
+    hear("critical")
+    assert client.status["source"] == "device"
+    world.now += CRITICAL_SECONDS
+    assert (client.status["source"], "overloaded" in client.status["reason"]) == ("cloud", True)
+    events = await turn(client, "a")
+    assert (events[0]["code"], events[-1]["source"]) == ("pressure", "cloud")
+    hear("serious")
+    assert (await turn(client, "a"))[-1]["source"] == "cloud", "not before it is fair"
+    hear("fair")
+    assert (told[-1]["source"], "runs on this device" in told[-1]["reason"]) == ("device", True)
+    assert (await turn(client, "a"))[-1]["source"] == "device"
+    await client.close()
+    assert world.machine == []
+
+
+async def test_status_that_changes_by_itself_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pyapp.routing.sentinel.CRITICAL_SECONDS", 0.02)
+    world = World(clock=time.monotonic)
+    client = await opened(world)
+    told: list[dict[str, Any]] = []
+    client.on_status = told.append
+    world.machine[0]("critical")
+    assert [status["source"] for status in told] == ["device"]
+    await asyncio.sleep(0.06)
+    assert [status["source"] for status in told] == ["device", "cloud"]
+    world.machine[0]("critical")
+    await client.close()
+    count = len(told)
+    await asyncio.sleep(0.04)
+    assert len(told) == count, "a closed client tells nothing"
+
+
+@pytest.mark.parametrize("options", [{"mode": "only_on_device"}, {"mode": "prefer_in_cloud"}, {"cloud": None}], ids=str)
+async def test_machine_is_not_watched_where_no_turn_would_move(options: dict[str, Any]) -> None:
+    world = World()
+    await opened(world, **options)
+    assert world.machine == []
+
+
+async def test_emulated_gpu_is_itself_what_loads_the_machine() -> None:
+    world = World()
+    client = await opened(world, adapter="software")
+    world.machine[0]("critical")
+    world.now += CRITICAL_SECONDS
+    assert client.status["source"] == "device"
+    assert (await turn(client, "a"))[-1]["source"] == "device"
+
+
+async def test_without_a_device_its_own_reason_is_told() -> None:
+    world = World(tier="unsupported")
+    client = await opened(world)
+    world.machine[0]("critical")
+    world.now += CRITICAL_SECONDS
+    assert "no WebGPU here" in client.status["reason"]
 
 
 async def test_aborted_texts_and_an_engine_with_another_room_are_not_compared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +243,7 @@ def hear_text(pressure: Pressure, world: World, seconds: float, waits_in_the_mid
 
 def test_waiting_in_the_middle_of_a_text_is_no_slowness() -> None:
     world = World()
-    pressure = Pressure(ClientOptions(), world.services(), lambda: world.engine)
+    pressure = Pressure(ClientOptions(), world.services(), SimpleNamespace(writer=world.engine, emulated=False))
     assert pressure.weigh(TURN) is None
     for _ in range(EARLIER_TURNS + RECENT_TURNS):
         hear_text(pressure, world, 0.02)
@@ -186,7 +257,7 @@ def test_waiting_in_the_middle_of_a_text_is_no_slowness() -> None:
 
 def test_memory_that_runs_out_twice_in_a_conversation_is_noticed() -> None:
     world = World()
-    pressure = Pressure(ClientOptions(), world.services(), lambda: world.engine)
+    pressure = Pressure(ClientOptions(), world.services(), SimpleNamespace(writer=world.engine, emulated=False))
     for _ in range(MEMORY_ERRORS):
         assert pressure.weigh(TURN) is None
         pressure.heard("cloud", Note("out_of_memory", "The GPU ran out of memory. The text goes on from the cloud."))

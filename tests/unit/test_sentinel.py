@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from statistics import median
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from pyapp.routing.sentinel import (
+    CRITICAL_SECONDS,
     EARLIER_TURNS,
     LEAST_TOKENS,
     MEMORY_ERRORS,
@@ -18,6 +20,7 @@ from pyapp.routing.sentinel import (
     RECENT_TURNS,
     REST_SECONDS,
     Ahead,
+    MachineState,
     Sentinel,
 )
 
@@ -166,6 +169,59 @@ def test_other_way_of_working_has_rates_of_its_own() -> None:
     assert kind(sentinel, ahead("a")) is None
 
 
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([(0, "critical")], "machine"),
+        ([(0, "serious")], None),
+        ([(0, "critical"), (CRITICAL_SECONDS - 1, "critical")], "machine"),
+        ([(0, "critical"), (CRITICAL_SECONDS - 1, "serious")], None),
+        ([(0, "critical"), (CRITICAL_SECONDS, "serious")], "machine"),
+        ([(0, "critical"), (CRITICAL_SECONDS, "serious"), (1, "critical")], "machine"),
+        ([(0, "critical"), (CRITICAL_SECONDS, "fair")], None),
+        ([(0, "critical"), (CRITICAL_SECONDS, "nominal"), (1, "serious")], None),
+    ],
+    ids=str,
+)
+def test_machine_that_is_critical_for_some_seconds(
+    states: list[tuple[float, MachineState]], expected: str | None
+) -> None:
+    clock = Clock()
+    sentinel = Sentinel(None, False, clock)
+    for after, state in states:
+        clock.now += after
+        sentinel.pressed(state)
+    clock.now += 0 if len(states) > 2 else CRITICAL_SECONDS
+    assert kind(sentinel, ahead("a")) == expected
+
+
+def test_moment_of_a_critical_machine_changes_nothing() -> None:
+    clock = Clock()
+    sentinel = Sentinel(None, False, clock)
+    sentinel.pressed("critical")
+    clock.now += CRITICAL_SECONDS - 1
+    assert kind(sentinel, ahead("a")) is None
+    assert sentinel.changes_in() == 1
+
+
+def test_what_is_known_before_the_turn_and_for_how_long() -> None:
+    clock = Clock()
+    sentinel = Sentinel(10, True, clock)
+    assert (sentinel.standing(), sentinel.changes_in()) == (None, None)
+    assert kind(sentinel, ahead("a", tokens=11)) == "context"
+    assert sentinel.standing() is None, "the next one may be shorter"
+    write(sentinel, *[40] * 6, *[10] * 3)
+    for _ in range(MEMORY_ERRORS):
+        sentinel.ran_out()
+    seen = []
+    while (seconds := sentinel.changes_in()) is not None:
+        standing = sentinel.standing()
+        seen.append((None if standing is None else standing.kind, seconds))
+        clock.now += seconds
+    assert seen == [("memory", REST_SECONDS), ("memory", MEMORY_SECONDS - REST_SECONDS)]
+    assert sentinel.standing() is None
+
+
 class Model(RuleBasedStateMachine):
     """The sentinel against an account that keeps everything that ever happened and reads the rules off it."""
 
@@ -180,6 +236,7 @@ class Model(RuleBasedStateMachine):
         self.recent: list[float] = []
         self.rest_until: float | None = None
         self.judged_alone = False
+        self.states: list[tuple[float, MachineState]] = []
 
     def turn(self, tokens: int = 1, room: int = 4096) -> Ahead:
         contents = [self.topic, *(str(number) for number in range(1, 2 * self.turns - 1))]
@@ -193,7 +250,16 @@ class Model(RuleBasedStateMachine):
         if sum(self.clock.now - when < MEMORY_SECONDS for when in self.errors) >= MEMORY_ERRORS:
             return "memory"
         resting = self.rest_until is not None and self.clock.now < self.rest_until
-        return "slow" if resting else None
+        if resting:
+            return "slow"
+        since: float | None = None
+        for (when, state), (until, _) in pairwise([*self.states, (self.clock.now, "nominal")]):
+            if state == "critical":
+                since = when if since is None else since
+            elif state != "serious" or since is None or when - since < CRITICAL_SECONDS:
+                since = None
+            overloaded = since is not None and until - since >= CRITICAL_SECONDS
+        return "machine" if self.states and overloaded else None
 
     @rule(seconds=st.sampled_from([1, 60, 90, 180, 300, 600]))
     def time_passes(self, seconds: int) -> None:
@@ -235,6 +301,11 @@ class Model(RuleBasedStateMachine):
                 if len(self.recent) == RECENT_TURNS:
                     self.earlier.append(self.recent.pop(0))
 
+    @rule(state=st.sampled_from(["nominal", "fair", "serious", "critical"]))
+    def is_pressed(self, state: MachineState) -> None:
+        self.sentinel.pressed(state)
+        self.states.append((self.clock.now, state))
+
     @rule()
     def is_renewed(self) -> None:
         self.sentinel.renew()
@@ -245,9 +316,21 @@ class Model(RuleBasedStateMachine):
         if hasattr(self, "sentinel"):  # it also runs before the beginning
             assert kind(self.sentinel, self.turn()) == self.expected(1, 4096)
 
+    @invariant()
+    def foresees_the_same_until_it_says(self) -> None:
+        if not hasattr(self, "sentinel"):
+            return
+        now, seconds = self.clock.now, self.sentinel.changes_in()
+        before = self.sentinel.standing()
+        self.clock.now += 3600.0 if seconds is None else seconds - 0.001
+        after = self.sentinel.standing()
+        self.clock.now = now
+        assert (before and before.kind) == (after and after.kind)
+
     def teardown(self) -> None:
         """After a while without work, a short new conversation always has the device."""
         if hasattr(self, "sentinel"):
+            self.sentinel.pressed("fair")
             self.clock.now += max(MEMORY_SECONDS, REST_SECONDS)
             assert self.sentinel.weigh(ahead("new", tokens=1)) is None
 

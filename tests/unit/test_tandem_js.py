@@ -208,6 +208,7 @@ OPTIONS: list[Any] = [
     ),
     *({"ancestor": origin} for origin in (None, "https://a.example", "http://[::1]:8000", "https://xn--a.example")),
     *({"ancestor": origin} for origin in ("https://a.example/", "a.example", "null", "ftp://a", "", "https://a b", 5)),
+    *({"cloudWhileLoading": value} for value in (True, False, None, 1, "true")),
     {"limits": None},
     {"limits": 5},
     {"limits": []},

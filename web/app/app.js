@@ -1,5 +1,6 @@
 // The page at work: builds the parts, and passes photo, brief and events between them and the client.
 
+import { probeDevice as probe } from "../probe.js";
 import { Badge } from "./badge.js";
 import { Brief } from "./brief.js";
 import { languageModel, loadCatalogue, pendingDownloads, runtimeBytes, visionModel } from "./catalogue.js";
@@ -79,10 +80,10 @@ export class App {
 
   // What a start downloads is told first; where data is dear, the visitor decides.
   async #gate() {
-    const models = await this.catalogue;
-    const downloads = await pendingDownloads(models, this.options);
+    const [models, { usable }] = await Promise.all([this.catalogue, probe({ adapter: this.options.adapter })]);
+    const downloads = await pendingDownloads(models, this.options, usable);
     const mayUseCloud = this.options.cloud !== null && (this.options.mode ?? "prefer_on_device") !== "only_on_device";
-    const alone = mayUseCloud ? await pendingDownloads(models, { ...this.options, mode: "only_in_cloud" }) : null;
+    const alone = mayUseCloud ? await pendingDownloads(models, this.options, false) : null;
     const choice = await this.notice.tell(downloads, await runtimeBytes(), savesData(), alone);
     if (choice !== "cloud") return {};
     this.badge.choseCloud();
@@ -97,7 +98,18 @@ export class App {
     if (!this.loading && this.state === "ready") this.quiet = setTimeout(() => this.#loaded(), 800);
   }
 
+  // Ends what a client has loaded behind its answers, since a download that failed reports no end.
+  #settle() {
+    const behind = this.session.status?.loading ?? false;
+    if (this.behind && !behind && !this.looking) {
+      this.loading = false;
+      this.#loaded();
+    }
+    this.behind = behind || (this.behind && this.looking > 0);
+  }
+
   #loaded() {
+    if (this.session.status?.loading) return;
     this.progress.hide();
     this.notice.hide();
   }
@@ -113,12 +125,13 @@ export class App {
     const { status } = this.session;
     this.badge.show(status, this.state);
     this.pool.show(status?.pool ?? null, this.titles);
+    this.#settle();
     this.hooks.status?.(status);
   }
 
   /** Is a model being loaded, a photo looked at or a text written, so that blocks may move at any moment? */
   get atWork() {
-    return Boolean(this.loading || this.looking || this.abort || this.state === "starting");
+    return Boolean(this.loading || this.behind || this.looking || this.abort || this.state === "starting");
   }
 
   #fail(error, retry) {

@@ -1,5 +1,6 @@
 // The badge: which side answers, device or cloud, and why.
 
+import { hasWebGpu } from "../probe.js";
 import { h } from "./dom.js";
 import { language, onLanguage, t } from "./i18n.js";
 
@@ -67,8 +68,9 @@ export class Badge {
     }
     if (language() === "en") return reason ?? "";
     if (source === "device") return t(software ? "badge.software" : "badge.gpu", { adapter });
+    if (this.#status.loading) return t("badge.why.loading");
     if (software) return t("badge.why.software", { adapter });
-    if (!("gpu" in navigator)) return t("badge.why.no_webgpu");
+    if (!hasWebGpu()) return t("badge.why.no_webgpu");
     return adapter ? (reason ?? "") : t("badge.why.no_adapter");
   }
 }

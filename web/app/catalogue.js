@@ -44,12 +44,12 @@ export function visionModel(models, options) {
 
 /**
  * What a start with these options would fetch: [{ title, bytes }], bytes null where nobody says how many.
- * The language model's weights are for the GPU only, so nobody downloads them where the browser has none, or where the
- * cloud is asked first.
+ * The language model's weights are for the GPU only, so nobody downloads them where there is no `usable` one, or where
+ * the cloud is asked first.
  */
-export async function pendingDownloads(models, options, hasGpu = "gpu" in navigator) {
+export async function pendingDownloads(models, options, usable) {
   const cloudFirst = options.cloud !== null && ["only_in_cloud", "prefer_in_cloud"].includes(options.mode);
-  const onDevice = hasGpu && options.adapter !== "none" && !cloudFirst;
+  const onDevice = usable && !cloudFirst;
   const wanted = [visionModel(models, options)];
   if (onDevice) wanted.unshift(languageModel(models, options) ?? (await fileAt(options.model)));
   const pending = [];

@@ -7,7 +7,7 @@ const OPEN = `from pyapp.client import Client
 
 # Made once; run again, the same client goes on.
 if "client" not in globals():
-    client = await Client.create(adapter="auto", ${where}on_progress=progress)
+    client = await Client.create(adapter="auto", cloud_while_loading=False, ${where}on_progress=progress)
 `;
 
 export const EXAMPLES = {

@@ -101,8 +101,10 @@ export class MemoryPanel {
   #explain() {
     let words = "";
     if (this.#error) {
-      const { code, message } = this.#error;
-      words = code === "no_device" ? t("memory.no_device") : inWords(code, String(message)).summary;
+      const { code, message, details } = this.#error;
+      const loading = details?.cause?.code === "loading";
+      const none = t(loading ? "memory.waiting" : "memory.no_device");
+      words = code === "no_device" ? none : inWords(code, String(message)).summary;
     } else if (!this.#memory) {
       words = t("memory.waiting");
     }
