@@ -31,8 +31,10 @@ from pyapp.door.options import (
 from pyapp.door.photo import describe_photo
 from pyapp.door.pressure import Pressure
 from pyapp.door.services import Services, browser_services
+from pyapp.door.telemetry import Telemetry
 from pyapp.errors import Closed
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
+from pyapp.routing.telemetry import Record
 from pyapp.text.prompts import build_messages
 
 log = logging.getLogger(__name__)
@@ -55,6 +57,8 @@ class Client:
             cloud_first=device.prefers_cloud,
             pressure=self._pressure.weigh,
         )
+        url = None if options.telemetry is None else device.site.address(options.telemetry)
+        self._telemetry = Telemetry(options, services, url, lambda: device.status()["tier"])
         self._writing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._running: WeakSet[Generation] = WeakSet()
@@ -85,7 +89,8 @@ class Client:
         language model, ``prefer_on_device`` asks the cloud first), ``stream_below`` (1.0: with room for a smaller share
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
-        where memory is under 4 GB; None: however many).
+        where memory is under 4 GB; None: however many), ``telemetry`` (None, or the URL that gets a record of each
+        text, see ``on_telemetry``).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -119,6 +124,15 @@ class Client:
         source = self._next_source()
         return {**self._device.status(), "source": source}
 
+    @property
+    def on_telemetry(self) -> Callable[[Record], None]:
+        """Hears of every text at its end: figures only, see ``pyapp.routing.telemetry``."""
+        return self._telemetry.on_record
+
+    @on_telemetry.setter
+    def on_telemetry(self, hear: Callable[[Record], None]) -> None:
+        self._telemetry.on_record = hear
+
     def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
         """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
 
@@ -135,18 +149,21 @@ class Client:
         sampling = sampling_params(request, self._spell)
         messages = build_messages(**{name: well_formed(request.get(name)) for name in PROMPT_NAMES})
         tally.source = self._next_source()
-        if self._writing.locked():
-            yield events.status("queued", events.STATUS_CODES["queued"].capitalize() + ".", tally.source)
-        async with self._writing:
-            self._open()
-            try:
-                async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
-                    async for source, part in stream:
-                        self._pressure.heard(source, part)
-                        for event in _events(source, part, tally):
-                            yield event
-            finally:
-                self._tell_status()
+        with self._telemetry.text(tally, lambda: self._closed) as watch:
+            if self._writing.locked():
+                yield events.status("queued", events.STATUS_CODES["queued"].capitalize() + ".", tally.source)
+            async with self._writing:
+                self._open()
+                tally.source = self._next_source()  # it may be another one than before the wait
+                try:
+                    async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
+                        async for source, part in stream:
+                            self._pressure.heard(source, part)
+                            watch.heard(source, part)
+                            for event in _events(source, part, tally):
+                                yield event
+                finally:
+                    self._tell_status()
 
     async def describe(self, image: Any) -> dict[str, Any]:
         """What is in a photo: ``{labels: [{index, name, p}] (5), source: "device" | "cpu", width, height}``.
@@ -176,7 +193,7 @@ class Client:
         tasks = [generation.task for generation in self._running if generation.task is not None]
         if tasks:
             await asyncio.wait(tasks)
-        await self._device.close()
+        await asyncio.gather(self._telemetry.close(), self._device.close())
         self._tell_status()
 
     def _tell_status(self) -> None:

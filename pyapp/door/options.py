@@ -129,6 +129,7 @@ class ClientOptions:
     stream_below: float = 1.0
     limits: dict[str, int] | None = None
     context_pressure: int | None = 2048
+    telemetry: str | None = None
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -145,6 +146,11 @@ class ClientOptions:
         mode = one_of(spell("mode"), full["mode"], get_args(Mode))
         if mode == "only_in_cloud" and cloud is None:
             raise refuse(spell("cloud"), "a URL when mode is only_in_cloud", cloud)
+        telemetry = full["telemetry"]
+        if telemetry is not None and (not isinstance(telemetry, str) or not telemetry.strip()):
+            raise refuse(spell("telemetry"), "the URL that takes records of texts, or null", telemetry)
+        if mode == "only_on_device" and telemetry is not None:
+            raise refuse(spell("telemetry"), "null when mode is only_on_device, which sends nothing out", telemetry)
         return cls(
             model=model,
             vision=vision,
@@ -157,6 +163,7 @@ class ClientOptions:
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
             context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
+            telemetry=telemetry,
         )
 
 

@@ -37,6 +37,10 @@ class NotesInMemory:
         self.values[name] = value
 
 
+async def no_telemetry(url: str, text: str) -> None:
+    """For clients that are not to send any."""
+
+
 @dataclass(frozen=True)
 class Services:
     """The client's dependencies, as the calls it makes."""
@@ -65,6 +69,8 @@ class Services:
     notes: Notes = field(default_factory=NotesInMemory)
     memory_gib: Callable[[], float | None] = lambda: None
     """GiB of memory that this machine has, as far as the browser tells; None where it does not."""
+    post_telemetry: Callable[[str, str], Awaitable[None]] = no_telemetry
+    """``post_telemetry(url, json)``: goes on when the page is left meanwhile. Raises where it does not arrive."""
 
 
 class SiteError(Exception):
@@ -79,7 +85,7 @@ def browser_services() -> Services:
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
     from pyapp.gpu.probe import probe
-    from pyapp.routing.fetch_transport import FetchTransport
+    from pyapp.routing.fetch_transport import FetchTransport, post_beacon
     from pyapp.vision.decode import decode_image
     from pyapp.weights.notes import Notes
     from pyapp.weights.store import ensure_model
@@ -103,6 +109,7 @@ def browser_services() -> Services:
         tab_lock=BrowserTabLock,
         notes=Notes(),
         memory_gib=_memory_gib,
+        post_telemetry=post_beacon,
     )
 
 

@@ -123,7 +123,9 @@ class Upstream:
             headers["authorization"] = f"Bearer {target.key}"
         body = request_body(request, target.model, target.continuation)
         try:
-            response = await self._client().post(target.url, data=body, headers=headers, proxy=self._proxy, allow_redirects=False)
+            response = await self._client().post(
+                target.url, data=body, headers=headers, proxy=self._proxy, allow_redirects=False
+            )
         except aiohttp.ServerTimeoutError:
             error = CloudUnavailable("The cloud model's server does not take the connection.", status=504)
             raise MayPass(error, "connect_timeout") from None
