@@ -33,6 +33,8 @@ DIRECT_SECONDS = 60.0
 SPREAD_SECONDS = 5.0
 WINDOW_SECONDS = 60.0
 """Memory is compared between the first such window after the warm-up and the last."""
+FULL_SECONDS = 600.0
+"""A run that is shorter says too little of memory to be kept."""
 MOST_ADDED_P99_MS = 20.0
 MOST_GROWTH_MIB = 4.0
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -82,11 +84,11 @@ def resident_mib(pid: int) -> float:
 
 
 async def watch_memory(pid: int, samples: list[tuple[float, float]]) -> None:
-    """Adds (s since now, MiB) once a second until it is cancelled."""
+    """Adds (s since now, MiB) ten times a second until it is cancelled."""
     began = time.monotonic()
     while True:
         samples.append((time.monotonic() - began, resident_mib(pid)))
-        await asyncio.sleep(1)
+        await asyncio.sleep(0.1)
 
 
 def memory(samples: list[tuple[float, float]], seconds: float) -> Row:
@@ -163,14 +165,61 @@ def failures(row: Row) -> list[str]:
     return found
 
 
-def run(options: argparse.Namespace, root: Path) -> int:
-    """Prints the row; exit status 1 when the run did not hold. Raises SetupError."""
+def measure_all(options: argparse.Namespace, root: Path) -> Row:
+    """Starts the processes, measures, ends them. Raises SetupError."""
     with (
         process(root, "pyapp.setup.scripted_upstream", "--rate", str(options.rate)) as (upstream, _),
         process(root, "pyapp.gateway", "--port", "0", TANDEM_UPSTREAM_URL=upstream) as gateway,
     ):
-        row = asyncio.run(measure(upstream, gateway, options))
+        return asyncio.run(measure(upstream, gateway, options))
+
+
+def report(row: Row, docs: Path) -> None:
+    """Writes the row and a table of it into ``docs``."""
+    results = docs / "results"
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "gateway.jsonl").write_text(json.dumps(row) + "\n", encoding="utf-8")
+    (docs / "gateway.md").write_text(markdown(row), encoding="utf-8")
+    print(f"Written: {results / 'gateway.jsonl'}, {docs / 'gateway.md'}")
+
+
+def markdown(row: Row) -> str:
+    lines = [
+        "# The gateway under load",
+        "",
+        f"One gateway process on a machine of {row['processors']} processors, with the upstream and all clients on "
+        f"the same ones: {row['streams_at_once']} streams at once, {row['tokens_per_s_and_stream']:g} tokens a second "
+        f"each, for {row['seconds']:g} s. Written by `python3 build.py bench gateway`; how to read it: "
+        "`performance.md`.",
+        "",
+        "| figure | measured | must be |",
+        "|---|---|---|",
+        f"| streams that came whole | {row['streams']:,} | |",
+        f"| streams cut | {row['cut']} | 0 |",
+        f"| events, events a second | {row['events']:,}, {row['events_per_s']:,} | |",
+        *(
+            f"| latency {name}: direct, through the gateway, added | {row[f'direct_{name}_ms']:.3g}, "
+            f"{row[f'gateway_{name}_ms']:.3g}, {row[f'added_{name}_ms']:.3g} ms | "
+            + (f"under {MOST_ADDED_P99_MS:g} ms added |" if name == "p99" else "|")
+            for name in SHARES
+        ),
+        f"| memory (RSS): first minute after the warm-up, last, most | {row['rss_first_mib']:.4g}, "
+        f"{row['rss_last_mib']:.4g}, {row['rss_most_mib']:.4g} MiB | grown by {MOST_GROWTH_MIB:g} MiB at most |",
+        f"| processor time of the gateway | {row['cpu_share']:.0%} of one, {row['cpu_us_per_event']:.3g} us an event "
+        "| |",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def run(options: argparse.Namespace, root: Path) -> int:
+    """Prints the row, and keeps it in ``docs/`` where the run was of full length. Exit status 1 where it did not hold.
+
+    Raises SetupError.
+    """
+    row = measure_all(options, root)
     print(json.dumps(row, indent=1))
+    if options.seconds >= FULL_SECONDS:
+        report(row, root / "docs")
     found = failures(row)
-    print("\n".join(found) if found else "ok")
+    print("\n".join(found) if found else "It held.")
     return 1 if found else 0

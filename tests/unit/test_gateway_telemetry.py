@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -24,6 +25,7 @@ from pyapp.gateway.settings import Settings
 from pyapp.gateway.telemetry_metrics import TelemetryMetrics
 from pyapp.gateway.telemetry_validation import MOST_RECORDS, parse_records
 from pyapp.routing.telemetry import Record
+from tests.conftest import ROOT
 from tests.unit.gateway_fakes import gateway
 from tests.unit.test_gateway_access import SECRET, SHOP, sites, token
 from tests.unit.test_gateway_stream import error_of
@@ -293,3 +295,13 @@ def test_a_table_that_makes_no_sense(toml: str, says: str, tmp_path: Path) -> No
     (file := tmp_path / "gateway.toml").write_text(toml)
     with pytest.raises(BadArgument, match=says):
         load_config(file)
+
+
+async def test_the_deployment_page_names_the_metrics_that_there_are(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "deployment.md").read_text(encoding="utf-8")
+    async with reporting(tmp_path) as client:
+        await report(client, TAKEN_OVER)
+        metrics = (await client.get(METRICS, headers=KEY)).text
+    named = set(re.findall(r"tandem_client_[a-z_]+", page))
+    assert len(named) >= 8
+    assert named <= set(re.findall(r"tandem_client_[a-z_]+", metrics))
