@@ -31,8 +31,10 @@ from pyapp.door.options import (
 from pyapp.door.photo import describe_photo
 from pyapp.door.pressure import Pressure
 from pyapp.door.services import Services, browser_services
+from pyapp.door.telemetry import Telemetry
 from pyapp.errors import Closed
 from pyapp.routing.router import End, Note, Part, Piece, Router, Source, Tally, Turn
+from pyapp.routing.telemetry import Record
 from pyapp.text.prompts import build_messages
 
 log = logging.getLogger(__name__)
@@ -60,6 +62,8 @@ class Client:
             cloud_first=device.prefers_cloud,
             pressure=self._pressure.weigh,
         )
+        url = None if options.telemetry is None else device.site.address(options.telemetry)
+        self._telemetry = Telemetry(options, services, url, lambda: device.status()["tier"])
         self._writing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._running: WeakSet[Generation] = WeakSet()
@@ -97,7 +101,8 @@ class Client:
         gateway with shops), ``ancestor`` (with ``site``: the origin of the shop's page; None: the one that this runs
         on), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a cloud, returns once it is known whether
         there is a GPU; until the models are loaded the cloud writes, and photos are looked at on the CPU. False:
-        returns when the device is ready).
+        returns when the device is ready), ``telemetry`` (None, or the URL that gets a record of each text, see
+        ``on_telemetry``).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.
@@ -133,6 +138,15 @@ class Client:
         spared = self._spared()
         return status if spared is None else {**status, "reason": spared.message}
 
+    @property
+    def on_telemetry(self) -> Callable[[Record], None]:
+        """Hears of every text at its end: figures only, see ``pyapp.routing.telemetry``."""
+        return self._telemetry.on_record
+
+    @on_telemetry.setter
+    def on_telemetry(self, hear: Callable[[Record], None]) -> None:
+        self._telemetry.on_record = hear
+
     def generate(self, *, signal: Signal | None = None, **request: Any) -> Generation:
         """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
 
@@ -149,18 +163,21 @@ class Client:
         sampling = sampling_params(request, self._spell)
         messages = build_messages(**{name: well_formed(request.get(name)) for name in PROMPT_NAMES})
         tally.source = self._next_source()
-        if self._writing.locked():
-            yield events.status("queued", events.STATUS_CODES["queued"].capitalize() + ".", tally.source)
-        async with self._writing:
-            self._open()
-            try:
-                async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
-                    async for source, part in stream:
-                        self._pressure.heard(source, part)
-                        for event in _events(source, part, tally):
-                            yield event
-            finally:
-                self._tell_status()
+        with self._telemetry.text(tally, lambda: self._closed) as watch:
+            if self._writing.locked():
+                yield events.status("queued", events.STATUS_CODES["queued"].capitalize() + ".", tally.source)
+            async with self._writing:
+                self._open()
+                tally.source = self._next_source()  # it may be another one than before the wait
+                try:
+                    async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
+                        async for source, part in stream:
+                            self._pressure.heard(source, part)
+                            watch.heard(source, part)
+                            for event in _events(source, part, tally):
+                                yield event
+                finally:
+                    self._tell_status()
 
     async def describe(self, image: Any) -> dict[str, Any]:
         """What is in a photo: ``{labels: [{index, name, p}] (5), source: "device" | "cpu", width, height}``.
@@ -191,7 +208,7 @@ class Client:
         if tasks:
             await asyncio.wait(tasks, timeout=CLOSE_SECONDS)  # one that a GPU holds up ends when its engine is closed
         self._pressure.close()
-        await self._device.close()
+        await asyncio.gather(self._telemetry.close(), self._device.close())
         self._tell_status()
 
     def _tell_status(self) -> None:

@@ -10,7 +10,7 @@ In, and what comes of each:
     {op: "cancel", id}                           ends that generate as an abort
     {op: "close", id}                            {re: id, value: null}
 
-At any time: {progress: {stage, loaded, total}} and {status: {...}}.
+At any time: {progress: {stage, loaded, total}}, {status: {...}} and {telemetry: {...}}, one a text.
 
 One worker serves one client. Arguments carry the JavaScript names here and the Python names in ``Client``.
 """
@@ -112,6 +112,7 @@ class Door:
             **_python_names(options, OPTION_NAMES, "createClient"),
         )
         self._client.on_status = lambda status: self._send(status=status)
+        self._client.on_telemetry = lambda record: self._send(telemetry=record)
         return self._client.status
 
     async def _call(self, method: str, args: Mapping[str, Any], attachment: Any) -> Any:

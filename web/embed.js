@@ -4,8 +4,8 @@
  *   <script src="https://tandem.example/embed.js" async></script>
  *   <tandem-copywriter site="pk_rosa_5f2c9e" lang="en"></tandem-copywriter>
  *
- * Attributes: site (the shop's public key, where the gateway has shops), lang, model, vision, mode, adapter, pool, cloud
- * (as the page's query parameters), title.
+ * Attributes: site (the shop's public key, where the gateway has shops), lang, model, vision, mode, adapter, pool,
+ * cloud, telemetry (as the page's query parameters), title.
  * Events (they bubble): "tandem-result", detail { text, labels, source, accepted }, after each text that is complete
  * (accepted: false) and when the visitor presses "Use this text", with their edits (accepted: true);
  * "tandem-error", detail { code, message }.
@@ -13,7 +13,7 @@
 (() => {
   const script = document.currentScript ?? document.querySelector('script[src*="embed.js"]');
   const base = new URL(".", script.src);
-  const PARAMETERS = ["site", "lang", "model", "vision", "mode", "adapter", "pool", "cloud"];
+  const PARAMETERS = ["site", "lang", "model", "vision", "mode", "adapter", "pool", "cloud", "telemetry"];
   const TITLES = { zh: "Tandem 商品文案助手", en: "Tandem: product copy from a photo" };
   const MIN_HEIGHT = 160;
   const MAX_HEIGHT = 6000;

@@ -3,15 +3,19 @@
 import { fetchForShop } from "./access-token.js";
 import { readCloud } from "./cloud-reader.js";
 import { TandemError } from "./tandem-error.js";
+import { Telemetry } from "./telemetry.js";
 
 /** Serves a client whose worker cannot run. `wishes` are createClient's options, checked. */
 export class Fallback {
   #mode;
   #cloud;
   #ask;
+  #telemetry;
   #turn = Promise.resolve();
 
-  constructor({ mode = "prefer_on_device", cloud = "/api/ai/cloud-stream", site = null, ancestor }, page) {
+  constructor(wishes, page, onTelemetry = () => {}) {
+    const { mode = "prefer_on_device", cloud = "/api/ai/cloud-stream", site = null, ancestor } = wishes;
+    this.#telemetry = new Telemetry(wishes, onTelemetry);
     this.#mode = mode;
     this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
     this.#ask = this.#cloud !== null && site !== null ? fetchForShop(this.#cloud, site, ancestor) : undefined;
@@ -35,24 +39,30 @@ export class Fallback {
 
   /** Pushes the events of one generate; goes on after `shown` where the worker died at work. */
   generate(request, stream, shown, death) {
+    return this.#telemetry.text(shown, death.code, (watch) => this.#queue(request, stream, shown, death, watch));
+  }
+
+  #queue(request, stream, shown, death, watch) {
     if (this.#mode === "only_on_device" || this.#cloud === null) return Promise.reject(death);
     const aborted = new Promise((resolve) => {
       stream.signal.addEventListener("abort", resolve);
       if (stream.signal.aborted) resolve();
     });
-    const turn = Promise.race([this.#turn, aborted]).then(() => this.#write(request, stream, shown, death));
+    const turn = Promise.race([this.#turn, aborted]).then(() => this.#write(request, stream, shown, death, watch));
     this.#turn = Promise.allSettled([this.#turn, turn]);
     return turn;
   }
 
-  async #write(request, stream, shown, death) {
+  async #write(request, stream, shown, death, watch) {
     const { buildMessages, checkSampling } = await import("./prompt.js");
     const full = { ...checkSampling(request), messages: buildMessages(request) };
     const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
     stream.push({ type: "status", code: death.code, message, source: "cloud" });
     try {
-      const events = readCloud(this.#cloud, full, stream.signal, shown, this.#ask);
-      for await (const event of events) stream.push(event);
+      for await (const event of readCloud(this.#cloud, full, stream.signal, shown, this.#ask)) {
+        watch.heard(event);
+        stream.push(event);
+      }
     } catch (error) {
       if (error.code !== "cloud_unavailable") throw error;
       throw new TandemError(error.code, `${error.message.replace(/\.$/, "")}. ${death.message}`, error.details);

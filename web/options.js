@@ -54,7 +54,12 @@ const RULES = {
   site: orNull(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _"),
   ancestor: orNull(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example"),
   cloudWhileLoading: [(value) => typeof value === "boolean", "true or false"],
+  telemetry: [
+    (value) => value === null || (typeof value === "string" && value.trim() !== ""),
+    "the URL that takes records of texts, or null",
+  ],
   onProgress: [(value) => typeof value === "function", "a function"],
+  onTelemetry: [(value) => typeof value === "function", "a function"],
 };
 
 /** The error for a value that is not allowed: what it belongs to, what it may be, and what it was. */
@@ -80,9 +85,13 @@ export function checkOptions(options, page) {
   if (given.mode === "only_in_cloud" && given.cloud === null) {
     throw refuse("cloud", "a URL when mode is only_in_cloud", null);
   }
+  if (given.mode === "only_on_device" && (given.telemetry ?? null) !== null) {
+    throw refuse("telemetry", "null when mode is only_on_device, which sends nothing out", given.telemetry);
+  }
   // The worker's own address is another one than the page's, so relative addresses are resolved here.
   if (given.model && isModelFile(given.model)) given.model = absolute("model", given.model, page);
   if (given.cloud) given.cloud = absolute("cloud", given.cloud, page);
+  if (given.telemetry) given.telemetry = absolute("telemetry", given.telemetry, page);
   return given;
 }
 

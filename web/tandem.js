@@ -24,6 +24,10 @@
  *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
  *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
  *   | {type: "done", reason: "stop" | "length" | "abort", source: "device" | "cloud"}} GenerateEvent
+ * @typedef {{mode: string, tier: string | null, outcome: string, sides: ("device" | "cloud")[], device_tokens: number,
+ *   cloud_tokens: number, prompt_tokens: number, fallbacks: {reason: string, from: string, to: string,
+ *   takeover_ms: number | null, mid_text: boolean}[], first_ms: number | null, total_ms: number}} TextRecord
+ *   what the operator is told of one text, see pyapp/routing/telemetry.py
  * @typedef {{role: "system" | "user" | "assistant", content: string}} Message
  * @typedef {{prompt?: string, messages?: Message[], facts?: {labels: Label[]},
  *   brief?: {tone?: string, language?: string, length?: string, keywords?: string | string[]}, maxTokens?: number,
@@ -53,6 +57,7 @@ const PICTURE = 224 * 224 * 3;
  *   stallSeconds?: number | null,
  *   site?: string | null, ancestor?: string | null,
  *   cloudWhileLoading?: boolean,
+ *   telemetry?: string | null, onTelemetry?: (record: TextRecord) => void,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
  *   `rebuildsPerHour` (6): how often a lost GPU is made ready again; 0: never.
@@ -66,16 +71,18 @@ const PICTURE = 224 * 224 * 3;
  *   shop's page.
  *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
  *   until the models are loaded the cloud writes, and photos are looked at on the CPU. False: when the device is ready.
+ *   `telemetry` (null): an address that gets the records of texts, a few at a time; not with `only_on_device`.
+ *   `onTelemetry` hears of each text at its end: figures only.
  * @returns {Promise<Client>}
  * @throws {TandemError} for bad arguments, or for `only_on_device` without a device; `busy` where another tab has kept
  *   the GPU for a minute
  */
 export async function createClient(options = {}) {
   const page = globalThis.document?.baseURI ?? globalThis.location.href;
-  const { onProgress = () => {}, ...wishes } = checkOptions(options, page);
+  const { onProgress = () => {}, onTelemetry = () => {}, ...wishes } = checkOptions(options, page);
   if (wishes.site) wishes.ancestor ??= new URL(globalThis.location.href).origin;
-  const link = new WorkerLink(onProgress);
-  const fallback = new Fallback(wishes, page);
+  const link = new WorkerLink(onProgress, onTelemetry);
+  const fallback = new Fallback(wishes, page, onTelemetry);
   try {
     const base = new URL("./", import.meta.url).href;
     link.status = await link.call("open", { options: wishes, base, page: globalThis.document?.title ?? "" });
@@ -157,7 +164,8 @@ class Client {
 
   async #write(request, stream) {
     this.#open();
-    const shown = { text: "", deviceTokens: 0, cloudTokens: 0 };
+    const began = performance.now();
+    const shown = { text: "", deviceTokens: 0, cloudTokens: 0, source: "device", began, first: null };
     if (!this.#link.death) {
       try {
         await this.#link.generate(request, stream, shown);

@@ -16,9 +16,11 @@ export class WorkerLink {
   #stall = null;
   #booted = false;
   #onProgress;
+  #onTelemetry;
 
-  constructor(onProgress) {
+  constructor(onProgress, onTelemetry = () => {}) {
     this.#onProgress = onProgress;
+    this.#onTelemetry = onTelemetry;
     try {
       if (typeof WebAssembly !== "object") throw new Error("this browser has no WebAssembly");
       this.#worker = new Worker(new URL("./worker.js", import.meta.url), { type: "module", name: "tandem" });
@@ -52,6 +54,8 @@ export class WorkerLink {
       const id = ++this.#last;
       const event = (event) => {
         if (event.type === "text") {
+          shown.first ??= performance.now();
+          shown.source = event.source;
           shown.text += event.text;
           shown[event.source === "cloud" ? "cloudTokens" : "deviceTokens"] += 1;
         }
@@ -97,11 +101,20 @@ export class WorkerLink {
     this.#alive();
     if (message.progress) this.#onProgress(message.progress);
     if (message.status) this.status = message.status;
+    if (message.telemetry) this.#tell(message.telemetry);
     const call = this.#calls.get(message.re);
     if (!call) return undefined;
     if (message.event) return call.event(message.event);
     this.#calls.delete(message.re);
     return message.error ? call.fail(TandemError.from(message.error)) : call.answer(attachment ?? message.value);
+  }
+
+  #tell(record) {
+    try {
+      this.#onTelemetry(record);
+    } catch (error) {
+      console.error("onTelemetry failed", error);
+    }
   }
 
   /** Puts the deadline of the start off; Python, once it runs, may take its time. */

@@ -136,6 +136,7 @@ class ClientOptions:
     site: str | None = None
     ancestor: str | None = None
     cloud_while_loading: bool = True
+    telemetry: str | None = None
 
     @classmethod
     def checked(cls, given: Mapping[str, Any], spell: Spell = snake) -> ClientOptions:
@@ -152,6 +153,11 @@ class ClientOptions:
         mode = one_of(spell("mode"), full["mode"], get_args(Mode))
         if mode == "only_in_cloud" and cloud is None:
             raise refuse(spell("cloud"), "a URL when mode is only_in_cloud", cloud)
+        telemetry = full["telemetry"]
+        if telemetry is not None and (not isinstance(telemetry, str) or not telemetry.strip()):
+            raise refuse(spell("telemetry"), "the URL that takes records of texts, or null", telemetry)
+        if mode == "only_on_device" and telemetry is not None:
+            raise refuse(spell("telemetry"), "null when mode is only_on_device, which sends nothing out", telemetry)
         return cls(
             model=model,
             vision=vision,
@@ -172,6 +178,7 @@ class ClientOptions:
                 spell("ancestor"), full["ancestor"], _ORIGIN, "an origin such as https://shop.example"
             ),
             cloud_while_loading=flag(spell("cloud_while_loading"), full["cloud_while_loading"]),
+            telemetry=telemetry,
         )
 
 

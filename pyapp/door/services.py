@@ -40,6 +40,10 @@ class NotesInMemory:
         self.values[name] = value
 
 
+async def no_telemetry(url: str, text: str) -> None:
+    """For clients that are not to send any."""
+
+
 @dataclass(frozen=True)
 class Services:
     """The client's dependencies, as the calls it makes."""
@@ -74,6 +78,8 @@ class Services:
     browser tells. Never raises."""
     browser: str = ""
     """What names the browser and its version."""
+    post_telemetry: Callable[[str, str], Awaitable[None]] = no_telemetry
+    """``post_telemetry(url, json)``: goes on when the page is left meanwhile. Raises where it does not arrive."""
 
 
 class SiteError(Exception):
@@ -96,7 +102,7 @@ def browser_services() -> Services:
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
     from pyapp.gpu.probe import probe
-    from pyapp.routing.fetch_transport import FetchTransport
+    from pyapp.routing.fetch_transport import FetchTransport, post_beacon
     from pyapp.vision.decode import decode_image
     from pyapp.weights.notes import Notes
     from pyapp.weights.store import ensure_model
@@ -122,6 +128,7 @@ def browser_services() -> Services:
         memory_gib=_memory_gib,
         watch_machine=watch_machine,
         browser=str(js.navigator.userAgent),
+        post_telemetry=post_beacon,
     )
 
 

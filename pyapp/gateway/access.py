@@ -11,10 +11,12 @@ from starlette.types import Scope
 from ..errors import BadArgument, CloudUnavailable
 from .client_address import client_address
 from .config import Config, Site
-from .limits import Account, Accounts, Ticket
+from .limits import Account, Accounts, Caps, Ticket
 from .origins import parse_origin
 from .tokens import Claims, Signer, TokenRefused
 
+_REPORTS = Caps(requests_per_minute=60, concurrent=8)
+"""Of telemetry from each address. An account of its own: reports must not use up what a client has for texts."""
 _MOST_CLIENTS = 50_000
 """Addresses remembered at a time; an account takes less than 1 KiB."""
 
@@ -34,6 +36,7 @@ class Access:
         self._signer = Signer(secrets) if secrets else None
         self._clock = clock
         self._clients = Accounts(config.client, "This client", _MOST_CLIENTS)
+        self._reporters = Accounts(_REPORTS, "This client", _MOST_CLIENTS)
         self._sites = {site.key: Account(site.caps, "This shop") for site in config.sites}
 
     def site(self, headers: Headers) -> Site | None:
@@ -56,13 +59,14 @@ class Access:
 
     def admit(self, scope: Scope, headers: Headers, site: Site | None) -> Ticket:
         """Counts the request for its client and for ``site``. Raises ``Busy`` (429)."""
-        peer = scope.get("client")
-        forwarded = headers.getlist("x-forwarded-for")
-        address = client_address(peer[0] if peer else None, forwarded, self._config.trusted_proxies)
-        accounts = [self._clients.of(address)]
+        accounts = [self._clients.of(self._address(scope, headers))]
         if site is not None:
             accounts.append(self._sites[site.key])
         return Ticket(accounts, self._clock)
+
+    def admit_report(self, scope: Scope, headers: Headers) -> Ticket:
+        """Counts a request with telemetry for its client. Raises ``Busy`` (429)."""
+        return Ticket([self._reporters.of(self._address(scope, headers))], self._clock)
 
     def issue(self, key: str, ancestor: str) -> tuple[str, int]:
         """A token for the shop with ``key`` around whose widget the page of ``ancestor`` stands, and its seconds.
@@ -86,6 +90,11 @@ class Access:
             return "*"
         site = None if key is None else self._config.site(key)
         return "'self'" if site is None else " ".join(site.ancestors)
+
+    def _address(self, scope: Scope, headers: Headers) -> str:
+        peer = scope.get("client")
+        forwarded = headers.getlist("x-forwarded-for")
+        return client_address(peer[0] if peer else None, forwarded, self._config.trusted_proxies)
 
 
 def _unauthorized(why: str) -> CloudUnavailable:

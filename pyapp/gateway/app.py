@@ -19,12 +19,16 @@ from .health import HealthEndpoint
 from .metrics import Metrics, MetricsEndpoint
 from .settings import Settings
 from .static import StaticSite
+from .telemetry import SummaryEndpoint, TelemetryEndpoint
+from .telemetry_metrics import TelemetryMetrics
 from .token_endpoint import TokenEndpoint
 from .upstream import Upstream
 
 CLOUD_STREAM_PATH = "/api/ai/cloud-stream"
 HEALTH_PATH = "/api/ai/health"
 METRICS_PATH = "/api/ai/metrics"
+TELEMETRY_PATH = "/api/ai/telemetry"
+SUMMARY_PATH = "/api/ai/telemetry/summary"
 TOKEN_PATH = "/api/ai/token"
 
 log = logging.getLogger("tandem.gateway")
@@ -38,7 +42,8 @@ def create_app(site: Path | None, settings: Settings | None = None) -> Starlette
     its lifespan run: it starts the embedded server there and ends it. ``app.state.upstream`` is the upstream.
     """
     settings = settings or Settings.from_env()
-    access = Access(load_config(settings.config), parse_secrets(settings.token_secrets))
+    config = load_config(settings.config)
+    access = Access(config, parse_secrets(settings.token_secrets))
     upstream = Upstream(settings)
     metrics = Metrics(lambda: upstream.ready)
 
@@ -66,6 +71,11 @@ def create_app(site: Path | None, settings: Settings | None = None) -> Starlette
     ]
     if settings.metrics_key:
         routes.insert(0, Route(METRICS_PATH, MetricsEndpoint(metrics, settings.metrics_key).get))
+    if config.telemetry is not None:
+        telemetry = TelemetryMetrics(metrics.registry, config.telemetry)
+        routes.insert(0, Route(TELEMETRY_PATH, TelemetryEndpoint(access, telemetry, settings.body_seconds)))
+        if settings.metrics_key:
+            routes.insert(0, Route(SUMMARY_PATH, SummaryEndpoint(telemetry, settings.metrics_key).get))
     if not access.open:
         routes.insert(0, Route(TOKEN_PATH, TokenEndpoint(access, settings.body_seconds)))
     if site is not None:

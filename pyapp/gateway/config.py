@@ -15,6 +15,11 @@
     concurrent = 100
     tokens_per_day = 5_000_000
 
+    [telemetry]                         # pages may report how texts went; without this table there is no such address
+    price_per_million_prompt_tokens = 0.15      # of the cloud, for the cost that the devices save
+    price_per_million_completion_tokens = 0.6
+    currency = "EUR"
+
 The secrets that sign tokens are in no file: ``TANDEM_TOKEN_SECRETS`` holds one or several, the newest first.
 """
 
@@ -32,11 +37,15 @@ from ..errors import BadArgument
 from .client_address import Network, parse_network
 from .limits import Caps
 from .origins import matches, parse_pattern
+from .prices import DEFAULT_CURRENCY, Prices
 
 _SHORTEST_SECRET = 32  # bytes, as many as the hash has
 _TOKEN_SECONDS = 300
 _NAME = re.compile(r"[a-z0-9_-]{1,64}")
 _KEY = re.compile(r"[A-Za-z0-9_-]{8,128}")
+_CURRENCY = re.compile(r"[A-Z]{3}")
+_PRICES = ("price_per_million_prompt_tokens", "price_per_million_completion_tokens")
+_HIGHEST_PRICE = 1_000_000
 _NO_CAPS = Caps()
 _CAPS = tuple(item.name for item in fields(Caps))
 
@@ -60,6 +69,8 @@ class Config:
     client: Caps = _NO_CAPS
     trusted_proxies: tuple[Network, ...] = ()
     token_seconds: int = _TOKEN_SECONDS
+    telemetry: Prices | None = None
+    """What the cloud's tokens cost, where telemetry is taken."""
 
     def site(self, key: str) -> Site | None:
         """The site with that key; the time it takes does not tell how much of a key was right."""
@@ -95,7 +106,7 @@ def parse_secrets(text: str | None) -> tuple[bytes, ...]:
 
 
 def _config(payload: dict[str, Any]) -> Config:
-    _known(payload, {"trusted_proxies", "token_seconds", "client", "sites"}, "the file")
+    _known(payload, {"trusted_proxies", "token_seconds", "client", "sites", "telemetry"}, "the file")
     client = _table(payload, "client", "the file")
     _known(client, set(_CAPS), "[client]")
     sites = tuple(_site(name, table) for name, table in _table(payload, "sites", "the file").items())
@@ -106,6 +117,7 @@ def _config(payload: dict[str, Any]) -> Config:
         _caps(client, "[client]"),
         tuple(_proxies(text) for text in _texts(payload, "trusted_proxies", "the file")),
         _whole(payload, "token_seconds", "the file") or _TOKEN_SECONDS,
+        _prices(_table(payload, "telemetry", "the file")) if "telemetry" in payload else None,
     )
 
 
@@ -131,6 +143,23 @@ def _site(name: str, table: object) -> Site:
     if not ancestors:
         raise BadArgument(f"ancestors in {where} must list at least one origin, such as https://shop.example.")
     return Site(name, key, ancestors, _caps(table, where))
+
+
+def _prices(table: Mapping[str, Any]) -> Prices:
+    where = "[telemetry]"
+    _known(table, {*_PRICES, "currency"}, where)
+    currency = table.get("currency", DEFAULT_CURRENCY)
+    if not isinstance(currency, str) or not _CURRENCY.fullmatch(currency):
+        raise BadArgument(f"currency in {where} must be a code of three capital letters, such as EUR.")
+    prompt, completion = (_price(table, name, where) for name in _PRICES)
+    return Prices(prompt, completion, currency)
+
+
+def _price(table: Mapping[str, Any], name: str, where: str) -> float:
+    value = table.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _HIGHEST_PRICE:
+        raise BadArgument(f"{name} in {where} must be a number from 0 to {_HIGHEST_PRICE}.")
+    return float(value)
 
 
 def _caps(table: Mapping[str, Any], where: str) -> Caps:

@@ -16,6 +16,7 @@ from ..errors import BadArgument, CloudUnavailable, TandemError
 from ..routing.wire import MEDIA_TYPE, CloudEvent, Text, Usage, encode_done, encode_event
 from .access import Access
 from .body import read_body
+from .deadline import Deadline
 from .limits import Ticket
 from .metrics import Metrics
 from .refusal import refusal
@@ -109,20 +110,16 @@ class CloudStreamEndpoint:
         with anyio.move_on_after(5.0):
             await call.fail(error)
 
-    async def _pass_on(self, events: AsyncGenerator[CloudEvent, None], call: _Call) -> None:
-        limit = self._settings.first_seconds
-        while True:
-            event: CloudEvent | None = None
-            with anyio.move_on_after(limit) as waiting:
-                event = await anext(events, None)
-            if waiting.cancelled_caught:
-                raise CloudUnavailable(
-                    f"The cloud model's server sent no text for {limit:g} seconds; try again.", status=504
-                )
-            if event is None:
-                break
-            await call.event(event)
-            limit = self._settings.idle_seconds
+    async def _pass_on(self, batches: AsyncGenerator[list[CloudEvent], None], call: _Call) -> None:
+        with Deadline(self._settings.first_seconds) as waiting:
+            async for events in batches:
+                waiting.stop()  # it is the upstream that is waited for, not the client
+                await call.events(events)
+                waiting.restart(self._settings.idle_seconds)
+        if waiting.passed:
+            raise CloudUnavailable(
+                f"The cloud model's server sent no text for {waiting.seconds:g} seconds; try again.", status=504
+            )
         await call.end()
 
 
@@ -145,13 +142,14 @@ class _Call:
         self._pieces = 0
         self._usage: Usage | None = None
 
-    async def event(self, event: CloudEvent) -> None:
-        if isinstance(event, Text):
-            self._characters += len(event.text)
-            self._pieces += 1
-        else:
-            self._usage = event
-        await self._write(encode_event(event))
+    async def events(self, events: list[CloudEvent]) -> None:
+        for event in events:
+            if isinstance(event, Text):
+                self._characters += len(event.text)
+                self._pieces += 1
+            else:
+                self._usage = event
+        await self._write(b"".join(map(encode_event, events)))
 
     async def end(self) -> None:
         await self._write(encode_done(), last=True)

@@ -7,10 +7,11 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
+from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from ..errors import CloudUnavailable
+from ..errors import CloudUnavailable, TandemError
 from .refusal import refusal
 
 _FIRST_TEXT = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
@@ -21,40 +22,40 @@ class Metrics:
     """One per gateway, in a registry of its own. ``site`` is a configured name, or "" where there is none."""
 
     def __init__(self, ready: Callable[[], bool]) -> None:
-        self._registry = CollectorRegistry()
+        self.registry = CollectorRegistry()
         self._calls = Counter(
             "tandem_gateway_calls",
             "Calls of the cloud stream by how they ended.",
             ["outcome", "site"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._tokens = Counter(
             "tandem_gateway_tokens",
             "Tokens of answers that ended, as the upstream counted.",
             ["kind", "site"],
-            registry=self._registry,
+            registry=self.registry,
         )
         self._first = Histogram(
             "tandem_gateway_first_text_seconds",
             "From the request to the answer's first text.",
             buckets=_FIRST_TEXT,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._whole = Histogram(
             "tandem_gateway_call_seconds",
             "From the request to its end, of calls that had text.",
             buckets=_WHOLE,
-            registry=self._registry,
+            registry=self.registry,
         )
         self._retries = Counter(
             "tandem_gateway_upstream_retries",
             "Tries at the upstream that another one followed.",
             ["reason"],
-            registry=self._registry,
+            registry=self.registry,
         )
-        self.streams = Gauge("tandem_gateway_streams", "Calls in progress.", registry=self._registry)
+        self.streams = Gauge("tandem_gateway_streams", "Calls in progress.", registry=self.registry)
         upstream = Gauge(
-            "tandem_gateway_upstream_ready", "1 where an answer can start at once.", registry=self._registry
+            "tandem_gateway_upstream_ready", "1 where an answer can start at once.", registry=self.registry
         )
         upstream.set_function(lambda: float(ready()))
 
@@ -72,7 +73,7 @@ class Metrics:
 
     def page(self, accept: str) -> Response:
         encode, media_type = choose_encoder(accept)
-        return Response(encode(self._registry), headers={"content-type": media_type, "cache-control": "no-store"})
+        return Response(encode(self.registry), headers={"content-type": media_type, "cache-control": "no-store"})
 
 
 class MetricsEndpoint:
@@ -83,7 +84,15 @@ class MetricsEndpoint:
         self._key = key
 
     async def get(self, request: Request) -> Response:
-        given = request.headers.get("authorization", "")
-        if not hmac.compare_digest(given.encode(), f"Bearer {self._key}".encode()):
-            return refusal(CloudUnavailable("The metrics need TANDEM_METRICS_KEY as a bearer token.", status=401))
+        try:
+            check_key(request.headers, self._key)
+        except TandemError as error:
+            return refusal(error)
         return self._metrics.page(request.headers.get("accept", ""))
+
+
+def check_key(headers: Headers, key: str) -> None:
+    """Raises ``CloudUnavailable`` (401) where ``key`` is not the bearer token."""
+    given = headers.get("authorization", "")
+    if not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
+        raise CloudUnavailable("The metrics need TANDEM_METRICS_KEY as a bearer token.", status=401)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
 
-import httpx
+import aiohttp
 
 from ..errors import CloudUnavailable, TandemError
-from ..routing.sse import SSEDecoder
+from ..routing.sse import Event, SSEDecoder
 from ..routing.wire import DONE, MEDIA_TYPE, CloudEvent, SurrogateJoiner, Text, Usage
 from .continuation import TRAILING
 from .embedded import EmbeddedServer
@@ -46,11 +48,8 @@ class Upstream:
         external = bool(settings.upstream_url)
         self.embedded = None if external or settings.embedded == "off" else EmbeddedServer(settings)
         self.kind = "external" if external else "embedded" if self.embedded else "none"
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=settings.connect_seconds, write=settings.body_seconds),
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64),
-            trust_env=external,  # a proxy of the environment is for hosts outside, never for the loopback
-        )
+        self._proxy = proxy_for(settings.completions_url) if settings.completions_url else None
+        self._session: aiohttp.ClientSession | None = None
 
     @property
     def ready(self) -> bool:
@@ -62,7 +61,8 @@ class Upstream:
             self.embedded.start()
 
     async def close(self) -> None:
-        await self._client.aclose()
+        if self._session:
+            await self._session.close()
         if self.embedded:
             await self.embedded.close()
 
@@ -76,12 +76,15 @@ class Upstream:
         address = await self.embedded.address()
         return Target(f"{address.url}/v1/chat/completions", address.key, None, TRAILING)
 
-    async def stream(self, request: CloudRequest, retried: Callable[[str], None]) -> AsyncGenerator[CloudEvent, None]:
-        """Texts, then one ``Usage``. Raises errors whose ``details["status"]`` fits an answer not yet begun.
+    async def stream(
+        self, request: CloudRequest, retried: Callable[[str], None]
+    ) -> AsyncGenerator[list[CloudEvent], None]:
+        """Texts as they come, those that came together as one list; then one ``Usage``.
 
-        What fails before the upstream's answer begins is tried again as ``Settings`` say, nothing after that is;
-        ``retried`` hears the reason of each try that another follows.
-        Closing the generator, or cancelling it, closes the connection, which stops the upstream's work.
+        Raises errors whose ``details["status"]`` fits an answer not yet begun. What fails before the upstream's answer
+        begins is tried again as ``Settings`` say, nothing after that is; ``retried`` hears the reason of each try that
+        another follows. Closing the generator, or cancelling it, closes the connection, which stops the upstream's
+        work.
         """
         retries = Retries(self._settings.upstream_tries, self._settings.retry_wait_seconds)
         response = await retries.run(lambda: self._open(request), retried)
@@ -93,21 +96,25 @@ class Upstream:
                     "stream; the operator has to check TANDEM_UPSTREAM_URL.",
                     status=502,
                 )
-            answer = _Answer(request)
-            async with aclosing(self._payloads(response, answer)) as payloads:
-                async for data in payloads:
-                    for event in answer.take(data):
-                        yield event
-            yield answer.end()
-        except httpx.HTTPError as error:
+            answer = _Answer(request, self._settings.max_event_bytes)
+            while not answer.whole and (received := await response.content.readany()):
+                if events := answer.take(received):
+                    yield events
+                answer.check()
+            if answer.whole:
+                await _drain(response)
+            else:
+                yield answer.flush()
+            yield [answer.end()]
+        except (aiohttp.ClientError, OSError) as error:
             log.warning("upstream broke off: %s: %s", type(error).__name__, error)
             raise CloudUnavailable(
                 "The connection to the cloud model's server broke in the middle of its answer; try again.", status=502
             ) from None
         finally:
-            await response.aclose()
+            response.close()
 
-    async def _open(self, request: CloudRequest) -> httpx.Response:
+    async def _open(self, request: CloudRequest) -> aiohttp.ClientResponse:
         """One try: the upstream's response with status 200, its body unread. Raises ``MayPass`` or ``TandemError``."""
         # Asked anew for each try: an embedded server that died comes back at another address.
         target = await self.target()
@@ -116,100 +123,122 @@ class Upstream:
             headers["authorization"] = f"Bearer {target.key}"
         body = request_body(request, target.model, target.continuation)
         try:
-            outgoing = self._client.build_request("POST", target.url, content=body, headers=headers)
-            response = await self._client.send(outgoing, stream=True)
-        except httpx.TimeoutException:
+            response = await self._client().post(
+                target.url, data=body, headers=headers, proxy=self._proxy, allow_redirects=False
+            )
+        except aiohttp.ServerTimeoutError:
             error = CloudUnavailable("The cloud model's server does not take the connection.", status=504)
             raise MayPass(error, "connect_timeout") from None
-        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as wrong:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as wrong:
             log.warning("upstream address: %s: %s", type(wrong).__name__, wrong)
             raise _unreachable() from None
-        except httpx.HTTPError as broken:
+        except (aiohttp.ClientError, OSError) as broken:
             log.warning("upstream unreachable: %s: %s", type(broken).__name__, broken)
             raise MayPass(_unreachable(), "connection") from None
-        if response.status_code == 200:
+        if response.status == 200:
             return response
         try:
             refusal = await _refusal(response)
         finally:
-            await response.aclose()
-        if response.status_code in STATUSES:
-            raise MayPass(refusal, str(response.status_code))
+            response.close()
+        if response.status in STATUSES:
+            raise MayPass(refusal, str(response.status))
         raise refusal
 
-    async def _payloads(self, response: httpx.Response, answer: _Answer) -> AsyncGenerator[str, None]:
-        decoder = SSEDecoder(self._settings.max_event_bytes, final_event=True)
-        chunks = response.aiter_raw()
-        async for chunk in chunks:
-            for event in decoder.decode(chunk):
-                if event.data.strip() == DONE:
-                    await _drain(chunks)
-                    return
-                yield event.data
-            decoder.check()
-        for event in decoder.flush():
-            if event.data.strip() == DONE:
-                return
-            yield event.data
-        # Some servers end without the mark; the text is whole all the same if a finish reason came.
-        if not answer.finish_reason:
-            raise CloudUnavailable("The cloud model's server cut its answer off before the end; try again.", status=502)
+    def _client(self) -> aiohttp.ClientSession:
+        """The session, made when it is first needed: it belongs to the loop that it is made in."""
+        if self._session is None:
+            self._session = aiohttp.ClientSession(
+                connector=aiohttp.TCPConnector(limit=0),
+                timeout=aiohttp.ClientTimeout(total=None, sock_connect=self._settings.connect_seconds),
+                cookie_jar=aiohttp.DummyCookieJar(),
+                auto_decompress=False,
+            )
+        return self._session
 
 
 class _Answer:
-    """What has come so far of one answer."""
+    """What has come so far of one answer: the bytes of its event stream in, texts out, usage at the end."""
 
-    def __init__(self, request: CloudRequest) -> None:
-        self.finish_reason: str | None = None
+    def __init__(self, request: CloudRequest, max_event_bytes: int) -> None:
+        self.whole = False
+        """Whether the end mark has come."""
         self._request = request
+        self._decoder = SSEDecoder(max_event_bytes, final_event=True)
+        self._finish_reason: str | None = None
         self._usage: tuple[int, int] | None = None
         self._pieces = 0
         self._joiner = SurrogateJoiner()
 
-    def take(self, data: str) -> list[CloudEvent]:
-        chunk = parse_chunk(data)
-        self.finish_reason = chunk.finish_reason or self.finish_reason
-        self._usage = chunk.usage or self._usage
-        if not chunk.text:
-            return []
-        self._pieces += 1
-        text = self._joiner.push(chunk.text)
-        return [Text(text)] if text else []
+    def take(self, received: bytes) -> list[CloudEvent]:
+        """The texts that ``received`` completes. Raises ``CloudUnavailable`` for what is no answer, see ``check``."""
+        return self._texts(self._decoder.decode(received))
+
+    def check(self) -> None:
+        """Raises the ``CloudUnavailable`` of what came after the texts that ``take`` gave."""
+        self._decoder.check()
+
+    def flush(self) -> list[CloudEvent]:
+        """Ends a stream without the end mark. Some servers send none; the text is whole all the same if a finish reason
+        came. Raises ``CloudUnavailable`` where it is not."""
+        texts = self._texts(self._decoder.flush())
+        if not self.whole and not self._finish_reason:
+            raise CloudUnavailable("The cloud model's server cut its answer off before the end; try again.", status=502)
+        return texts
 
     def end(self) -> CloudEvent:
         if self._usage:
-            return Usage(*self._usage, finish_reason=self.finish_reason)
+            return Usage(*self._usage, finish_reason=self._finish_reason)
         # Servers send a piece a token as a rule.
-        return Usage(self._request.estimated_prompt_tokens, self._pieces, self.finish_reason, estimated=True)
+        return Usage(self._request.estimated_prompt_tokens, self._pieces, self._finish_reason, estimated=True)
+
+    def _texts(self, events: list[Event]) -> list[CloudEvent]:
+        texts: list[CloudEvent] = []
+        for event in events:
+            if event.data.strip() == DONE:
+                self.whole = True
+                break
+            chunk = parse_chunk(event.data)
+            self._finish_reason = chunk.finish_reason or self._finish_reason
+            self._usage = chunk.usage or self._usage
+            if chunk.text:
+                self._pieces += 1
+                if text := self._joiner.push(chunk.text):
+                    texts.append(Text(text))
+        return texts
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for ``url``. Read by ourselves: what aiohttp's ``trust_env`` would also read
+    is a password file, anew for every request."""
+    parts = urlsplit(url)
+    if parts.hostname is None or proxy_bypass(parts.hostname):
+        return None
+    proxies = getproxies()
+    return proxies.get(parts.scheme.lower()) or proxies.get("all")
 
 
 def _unreachable() -> CloudUnavailable:
     return CloudUnavailable("The cloud model's server cannot be reached; try again later.", status=502)
 
 
-async def _drain(chunks: AsyncIterator[bytes]) -> None:
+async def _drain(response: aiohttp.ClientResponse) -> None:
     """Reads what follows the end mark, normally nothing, so that the connection can serve the next request."""
-    try:
+    with suppress(TimeoutError, aiohttp.ClientError, OSError):
         async with asyncio.timeout(_DRAIN_SECONDS):
-            async for _ in chunks:
+            while await response.content.readany():
                 pass
-    except (TimeoutError, httpx.HTTPError):
-        pass
 
 
-async def _refusal(response: httpx.Response) -> TandemError:
+async def _refusal(response: aiohttp.ClientResponse) -> TandemError:
     body = bytearray()
-    try:
-        async for chunk in response.aiter_raw():
-            body += chunk
-            if len(body) > _MAX_ERROR_BODY:
-                break
-    except httpx.HTTPError:
-        pass  # the status alone tells enough
+    with suppress(aiohttp.ClientError, OSError):  # the status alone tells enough
+        while len(body) <= _MAX_ERROR_BODY and (received := await response.content.readany()):
+            body += received
     payload: Any = None
     with suppress(ValueError, RecursionError):
         payload = json.loads(bytes(body))
     error = payload.get("error") if isinstance(payload, dict) else None
     kind = error.get("type") if isinstance(error, dict) else None
-    log.warning("upstream refused: status=%d type=%s", response.status_code, str(kind)[:100])
-    return upstream_error(payload, response.status_code, response.headers)
+    log.warning("upstream refused: status=%d type=%s", response.status, str(kind)[:100])
+    return upstream_error(payload, response.status, response.headers)

@@ -72,6 +72,27 @@ class FetchReply:
             self._controller.abort()
 
 
+async def post_beacon(url: str, text: str) -> None:
+    """Sends JSON that nobody waits for: the request lives on when the page is left. Raises: CloudUnavailable."""
+    options = to_js(
+        {
+            "method": "POST",
+            "headers": {"content-type": "application/json"},
+            "cache": "no-store",
+            "credentials": "same-origin",
+            "keepalive": True,
+            "body": text,
+        },
+        dict_converter=js.Object.fromEntries,
+    )
+    try:
+        response = await js.fetch(url, options)
+    except JsException as error:
+        raise _network_error(error) from None
+    if not response.ok:
+        raise CloudUnavailable(f"{url} answered with HTTP {response.status}.", kind="http", status=response.status)
+
+
 def _network_error(error: Any) -> CloudUnavailable:
     return CloudUnavailable(
         f"The cloud gateway cannot be reached, or the connection broke ({error.name}: {error.message}); check the "

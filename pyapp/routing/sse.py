@@ -72,16 +72,19 @@ class SSEDecoder:
         start = 1 if self._skip_lf and chunk[0] == _LF else 0
         self._skip_lf = False
         for end in _LINE_END.finditer(chunk, start):
-            if not self._extend(chunk[start : end.start()]):
+            piece = chunk[start : end.start()]
+            if not self._fits(piece):
                 return self._hand_out(events)
             start = end.end()
-            event = self._end_line()
+            event = self._end_line(piece)
             if self._failure:
                 return self._hand_out(events)
             if event is not None:
                 events.append(event)
         self._skip_lf = chunk.endswith(b"\r")
-        self._extend(chunk[start:])
+        rest = chunk[start:]
+        if rest and self._fits(rest):
+            self._line += rest
         return self._hand_out(events)
 
     def flush(self) -> list[Event]:
@@ -90,7 +93,7 @@ class SSEDecoder:
         events: list[Event] = []
         if self._final_event:
             for _ in range(2):  # the end of the line, then the blank line
-                event = self._end_line()
+                event = self._end_line(b"")
                 self.check()
                 if event is not None:
                     events.append(event)
@@ -115,17 +118,19 @@ class SSEDecoder:
             f"The event stream sent {what}, more than this reader takes; try again.", kind="endless", limit=limit
         )
 
-    def _extend(self, piece: bytes) -> bool:
+    def _fits(self, piece: bytes) -> bool:
         if len(self._line) + len(piece) > self._max_event_bytes:
             self._line.clear()
             self._fail(f"a line of over {self._max_event_bytes} bytes", self._max_event_bytes)
             return False
-        self._line += piece
         return True
 
-    def _end_line(self) -> Event | None:
-        line = bytes(self._line)
-        self._line.clear()
+    def _end_line(self, piece: bytes) -> Event | None:
+        """The line that is what is held, mostly nothing, and ``piece``."""
+        line = piece
+        if self._line:
+            line = bytes(self._line) + piece
+            self._line.clear()
         if self._first_line:
             self._first_line = False
             line = line.removeprefix(_BOM)

@@ -35,12 +35,14 @@ class Usage:
 
 CloudEvent = Text | Usage
 
+_JSON = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"))  # json.dumps would make one for every event
+
 
 def encode_event(event: CloudEvent | TandemError) -> bytes:
     """One event as it goes over the wire, its blank line included."""
     if isinstance(event, Text):
-        payload: dict[str, Any] = {"text": event.text}
-    elif isinstance(event, Usage):
+        return f'data: {{"text":{_JSON.encode(event.text)}}}\n\n'.encode()
+    if isinstance(event, Usage):
         usage: dict[str, Any] = {
             "prompt_tokens": event.prompt_tokens,
             "completion_tokens": event.completion_tokens,
@@ -53,7 +55,7 @@ def encode_event(event: CloudEvent | TandemError) -> bytes:
         payload = {"usage": usage}
     else:
         payload = error_payload(event)
-    return b"data: " + json.dumps(payload, ensure_ascii=False, separators=(",", ":")).encode() + b"\n\n"
+    return f"data: {_JSON.encode(payload)}\n\n".encode()
 
 
 def encode_done() -> bytes:

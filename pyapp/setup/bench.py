@@ -18,6 +18,7 @@ from urllib.parse import urlencode
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 from playwright.sync_api import Error as BrowserError
 
+from . import gateway_bench
 from .browser import ensure_chromium, flags
 from .failure import SetupError
 from .serve import make_app, serving
@@ -155,6 +156,8 @@ def read_rows(file: Path) -> list[Row]:
 def run(options: argparse.Namespace, root: Path) -> int:
     """``build.py bench``. Exit status 1 when a row tells of an error or of a failure to share. Models that are held for
     good may be refused, that is what the bench is about; those that share may not."""
+    if "gateway" in options.which:  # needs no browser
+        return gateway_bench.run(options, root)
     rows = read_rows(options.rows) if options.rows else measure(options, root)
     shared = [row for row in rows if row.get("bench") == "sharing"]
     print(table([row for row in rows if row not in shared]))

@@ -46,7 +46,9 @@ def make_parser() -> argparse.ArgumentParser:
     test.epilog = "Any other argument goes to pytest: build.py test -k tokenizer -x"
 
     bench = made["bench"]
-    bench.add_argument("which", nargs="*", help="language, vision, profile, sharing (default: the first two)")
+    bench.add_argument(
+        "which", nargs="*", help="language, vision, profile, sharing (default: the first two); or gateway"
+    )
     bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
     bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")
     bench.add_argument(
@@ -57,6 +59,14 @@ def make_parser() -> argparse.ArgumentParser:
         "--rows", type=Path, help="show the rows of this file (JSON, one a line, as the page posted them); run nothing"
     )
     bench.add_argument("--timeout", type=float, default=900.0, help="seconds until it gives up (default %(default)s)")
+
+    for name, number, what in (
+        ("seconds", 600.0, "seconds of load"),
+        ("streams", 200, "streams at once"),
+        ("rate", 25.0, "tokens a second of each stream"),
+    ):
+        of = f"bench gateway: {what} (default %(default)s)"
+        bench.add_argument(f"--{name}", type=type(number), default=number, metavar="N", help=of)
 
     soak = made["soak"]
     for name, count, what in (

@@ -26,8 +26,11 @@ RANKS = {
 }
 FREE = {"errors", ""}  # pyapp.errors, and the package itself with its version: for everybody
 # The server side stands apart: what each of its two packages may import besides itself. The gateway shares with routing
-# how the stream looks on the wire, and nothing else.
-SERVER_SIDE = {"gateway": {"pyapp.routing.wire", "pyapp.routing.sse"}, "setup": {"pyapp.gateway"}}
+# how the stream and a record of telemetry look on the wire, and nothing else.
+SERVER_SIDE = {
+    "gateway": {"pyapp.routing.wire", "pyapp.routing.sse", "pyapp.routing.telemetry"},
+    "setup": {"pyapp.gateway"},
+}
 # On the machine that serves only; Pyodide has none of them.
 SERVER_LIBRARIES = {
     *("starlette", "uvicorn", "prometheus_client", "playwright", "xllamacpp", "hatchling"),

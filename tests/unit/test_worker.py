@@ -54,6 +54,13 @@ async def test_open_answers_with_the_status_and_reports_progress() -> None:
     assert {"progress": {"stage": "weights", "loaded": 5, "total": 10}} in page.got
 
 
+async def test_each_text_is_told_once_as_a_record() -> None:
+    page = Page(World())
+    await page.open()
+    await page.answer(page.send("generate", request={"prompt": "Hi"}))
+    assert [message["telemetry"]["outcome"] for message in page.got if "telemetry" in message] == ["stop"]
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -10,7 +10,7 @@ export function readParameters(search) {
   for (const name of ["adapter", "model", "mode", "site"]) {
     if (query.get(name)) options[name] = query.get(name);
   }
-  for (const name of ["vision", "cloud"]) {
+  for (const name of ["vision", "cloud", "telemetry"]) {
     if (!query.has(name)) continue;
     const value = query.get(name);
     options[name] = NOTHING.has(value.toLowerCase()) ? null : value;
