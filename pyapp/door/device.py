@@ -11,13 +11,14 @@ from typing import Any, Literal
 from pyapp.door import tabs
 from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
-from pyapp.door.faults import HARMLESS, is_curable
+from pyapp.door.faults import HARMLESS, is_curable, is_for_good
 from pyapp.door.flight import Flight
 from pyapp.door.opening import Opener, close_engine
 from pyapp.door.options import ClientOptions
 from pyapp.door.rebuilds import Rebuilds
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
+from pyapp.door.verdicts import Verdicts
 from pyapp.door.visits import Visits
 from pyapp.errors import BadArgument, Busy, Closed, DeviceLost, NoDevice, TandemError
 from pyapp.routing.router import named
@@ -44,7 +45,8 @@ class Device:
         self.on_change: Callable[[], None] = lambda: None
         """Hears of a device that comes or goes. Must not raise."""
         self._visits = Visits(options, services)
-        self._opener = Opener(options, services, self.site, progress, self._check_open, self._admit)
+        self._verdicts = Verdicts(services)
+        self._opener = Opener(options, services, self.site, progress, self._check_open, self._admit, self._verdicts)
         self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
         self._decisions = Decisions(options.cloud_below)
         self._turn = tabs.Turn(services.tab_lock, page, self._hand_on, services.clock)
@@ -234,6 +236,7 @@ class Device:
         if self._closing:
             await asyncio.wait(self._closing)
         await self._visits.close()
+        await self._verdicts.settle()
         if self._flight is not None:
             self._flight.call_off()
             if self._flight.called_off:
@@ -354,7 +357,7 @@ class Device:
         if self._closed:
             return
         self._visits.failed(error)
-        if not self._was_ready:
+        if not self._was_ready or is_for_good(error):
             self._give_up(error)
             return
         self._rebuilds.failed()
@@ -373,6 +376,7 @@ class Device:
         if engine is not self._engine:
             return  # told before, or closed by ourselves
         self._visits.failed(error)
+        self._verdicts.forget()
         closing = self._let_go()
         self._state, self._reason = ("lost" if is_curable(error) else "never"), error
         if self._state == "lost" and self._rebuilds.refusal() is None:

@@ -46,8 +46,8 @@ class Services:
     ensure_model: Callable[[str, Progress], Awaitable[Any]]
     """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
     create_engine: Callable[..., Awaitable[Any]]
-    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=)`` -> ``engine.Engine``;
-    budget in bytes."""
+    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=, verdicts=)`` ->
+    ``engine.Engine``; budget in bytes."""
     cloud_side: Callable[[str], Side]
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
     """``decode_image(blob)`` -> (uint8 [height, width, 3], width and height of the picture itself)."""
@@ -63,6 +63,8 @@ class Services:
     wall_clock: Callable[[], float] = time.time
     """Seconds that mean the same on the next visit."""
     notes: Notes = field(default_factory=NotesInMemory)
+    browser: str = ""
+    """The browser and its version, as it names itself."""
     memory_gib: Callable[[], float | None] = lambda: None
     """GiB of memory that this machine has, as far as the browser tells; None where it does not."""
 
@@ -102,6 +104,7 @@ def browser_services() -> Services:
         base=f"{js.location.origin}/",
         tab_lock=BrowserTabLock,
         notes=Notes(),
+        browser=str(js.navigator.userAgent),
         memory_gib=_memory_gib,
     )
 
