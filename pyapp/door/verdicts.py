@@ -1,8 +1,9 @@
 """What checks of the kernels found on earlier visits, so that one is not made on each.
 
-A verdict counts for an adapter, a browser, a version of ours and a set of kernels (formats and limits of the device with
-them), for a week, and only as long as the device works: one that has failed is checked again, be it rebuilt on this visit
-or opened on the next. After a loss a driver is least to be trusted, and a check takes a fraction of a rebuild.
+A verdict counts for an adapter, a browser, a version of ours and a set of kernels (formats and limits of the device
+with them), for a week, and only as long as the device works: one that has failed is checked again, be it rebuilt on
+this visit or opened on the next. After a loss a driver is least to be trusted, and a check takes a fraction of a
+rebuild.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@ out before it writes.
 
 The kernels are the model's own, with its own constants and weights. A tiny decoder beside it would be compiled from
 the same sources with other constants: other code, and twice as many pipelines. So nothing is compiled or made for the
-check, it also shows that the weights have come to the right places, and it names the kernel that is wrong. Each distinct
-kernel of both plans is dispatched alone on made-up inputs (``selfcheck_cases.py``) at the end of loading: about fifteen,
-each with a write or two, one dispatch and a read or two. The workspace is cleared afterwards.
+check, it also shows that the weights have come to the right places, and it names the kernel that is wrong. Each
+distinct kernel of both plans is dispatched alone on made-up inputs (``selfcheck_cases.py``) at the end of loading:
+about fifteen, each with a write or two, one dispatch and a read or two. The workspace is cleared afterwards.
 
 What a kernel must give is known but for the rounding of float32: the tolerances are those of the kernel tests.
 """

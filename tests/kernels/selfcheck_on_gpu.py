@@ -1,4 +1,4 @@
-"""Runs in Pyodide, in a worker of the page: the check of the kernels on devices of several kinds, and on broken kernels."""
+"""Runs in Pyodide, in a worker of the page: the check of the kernels on several devices, and of broken kernels."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ async def _zeros(engine: Any) -> bool:
 async def broken(
     language: str, patches: list[tuple[str, str, str]], room: float | int | None = None, **how: Any
 ) -> list[dict[str, Any]]:
-    """For each (file, text in it, what it is replaced by): the kernels that are found wrong, and how far the worst is."""
+    """For each (file, text in it, what it is replaced by): the kernels that change by it, and those found wrong."""
     engine: Any = await _engine(language, **how)
     runner = engine.language
     sound = engine.kernels
