@@ -110,12 +110,13 @@ async def check(
 ) -> Report:  # fmt: skip
     """Runs every distinct kernel of ``runner`` once and compares it with NumPy. Raises ``DeviceLost``."""
     start = time.perf_counter()
-    plans = runner.decode_plan, runner.prefill_plan
+    # What both plans have in common is tried with the several tokens of a chunk.
+    plans = runner.prefill_plan, runner.decode_plan
     turns = rope_table(runner.config, min(POSITIONS, runner.context), runner.rope_factors)
     rows = _Stored(runner)
     makers = [
         Cases(graph, plan, runner.context, rows.rows, turns)
-        for graph, plan in zip(runner.graphs(), plans, strict=True)
+        for graph, plan in zip(reversed(runner.graphs()), plans, strict=True)
     ]  # fmt: skip
     todo = kernels_of(*plans)
     findings = []

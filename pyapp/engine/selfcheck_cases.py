@@ -31,7 +31,7 @@ COUNT = 5
 LIKELY = 8
 """Tokens that sampling may draw."""
 NO_WEIGHTS: dict[str, Array] = {}
-STEPS = 3
+STEPS = 8
 """Tokens that each way to sample draws, one after the other."""
 
 

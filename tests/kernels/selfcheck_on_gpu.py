@@ -33,30 +33,32 @@ async def _engine(
     return await Engine.of_models(found, budget, model, None, _quiet, limits)
 
 
-async def healthy(language: str, room: float | int | None = None, **how: Any) -> dict[str, Any]:
-    """The check at load, and what it leaves behind. ``room``: what the weights have of their bytes (as a share), or
-    bytes by which the pool is smaller than what the model needs."""
+async def examine(
+    language: str, batches: list[list[list[str]]], room: float | int | None = None, **how: Any
+) -> dict[str, Any]:
+    """The check at load and what it leaves behind, and what it finds of kernels that are broken (``_broken``).
+
+    ``room``: what the weights have of their bytes (as a share), or bytes by which the pool is smaller than the model
+    needs.
+    """
     if room is not None:
         roomy: Any = await _engine(language, **how)
         workspace = sum(slab.size for slab in roomy.pool.slabs if slab.role == "workspace")
         weights = roomy.residency.sets["language"].nbytes
         await roomy.close()
-        share = int(weights * room) // 256 * 256 if isinstance(room, float) else weights + room
-        how["budget"] = workspace + share
+        how["budget"] = workspace + (int(weights * room) // 256 * 256 if isinstance(room, float) else weights + room)
     engine: Any = await _engine(language, **how)
     try:
-        report = engine.checked
-        memory = engine.memory()
-        again = await engine.selfcheck()
+        report, memory = engine.checked, engine.memory()
         return {
             "kernels": [[each.operation, each.kernel, each.error] for each in report.findings],
-            "ms": report.ms,
-            "again": [each["error"] for each in again["kernels"]],
+            "broken": [await _broken(engine, batch) for batch in batches],
+            "again": [each["error"] for each in (await engine.selfcheck())["kernels"]],
             "pipelines": engine.kernels.count,
             "decision": engine.decisions[0],
             "zeros": await _zeros(engine),
             "filled": engine.language.written,
-            "same": memory["objects"] == engine.memory()["objects"] and memory["live"] == engine.memory()["live"],
+            "same": all(memory[key] == engine.memory()[key] for key in ("asked", "live", "objects", "tenants")),
             "errors": engine.device.errors,
         }
     finally:
@@ -71,43 +73,37 @@ async def _zeros(engine: Any) -> bool:
     return not any(begin.any() for begin in begins)
 
 
-async def broken(
-    language: str, patches: list[tuple[str, str, str]], room: float | int | None = None, **how: Any
-) -> list[dict[str, Any]]:
-    """For each (file, text in it, what it is replaced by): the kernels that change by it, and those found wrong."""
-    engine: Any = await _engine(language, **how)
-    runner = engine.language
-    sound = engine.kernels
-    out = []
+async def _broken(engine: Any, batch: list[list[str]]) -> dict[str, Any]:
+    """With each (file, text in it, what it is replaced by) of a batch at once: the kernels whose code each of them
+    changes, and those that are found wrong."""
+    runner, sound = engine.language, engine.kernels
+    changed = {}
+    for file, old, new in batch:
+        load = _patched([[file, old, new]])
+        changed[file] = {shader for shader in sound._pipelines if _code(shader, load) != _code(shader, shader_text)}
+    all_changed = set().union(*changed.values())
+    assert len(all_changed) == sum(map(len, changed.values())), "each kernel is broken in one way at a time"
+    kernels = Kernels(engine.device, _patched(batch))
+    kernels._pipelines = {shader: made for shader, made in sound._pipelines.items() if shader not in all_changed}
+    plans = runner.decode_plan, runner.prefill_plan
+    await kernels.prepare(dispatch for plan in plans for dispatch in plan.dispatches)
+    runner.build(kernels)
     try:
-        for file, old, new in patches:
-            text = shader_text(file)
-            assert text.count(old) >= 1, f"{file} has no {old!r}"
-
-            def load(name: str, file: str = file, patched: str = text.replace(old, new)) -> str:
-                return patched if name == file else shader_text(name)
-
-            kernels = Kernels(engine.device, load)
-            changed = [shader for shader in sound._pipelines if _code(shader, load) != _code(shader, shader_text)]
-            kernels._pipelines = {s: pipeline for s, pipeline in sound._pipelines.items() if s not in changed}
-            plans = runner.decode_plan, runner.prefill_plan
-            await kernels.prepare(dispatch for plan in plans for dispatch in plan.dispatches)
-            runner.build(kernels)
-            report = await selfcheck.check(runner)
-            out.append(
-                {
-                    "file": file,
-                    "changed": sorted(shader.label for shader in changed),
-                    "wrong": sorted(each.kernel for each in report.wrong),
-                    "error": max((each.error or 0) for each in report.findings),
-                }
-            )
-        runner.build(sound)
-        assert not (await selfcheck.check(runner)).wrong, "the kernels that are not broken are right"
-        assert engine.device.errors == []
-        return out
+        report = await selfcheck.check(runner)
     finally:
-        await engine.close()
+        runner.build(sound)
+    return {
+        "changed": {file: sorted(shader.label for shader in shaders) for file, shaders in changed.items()},
+        "wrong": sorted(each.kernel for each in report.wrong),
+    }
+
+
+def _patched(batch: list[list[str]]) -> Callable[[str], str]:
+    texts = {}
+    for file, old, new in batch:
+        texts[file] = shader_text(file).replace(old, new)
+        assert texts[file] != shader_text(file), f"{file} has no {old!r}"
+    return lambda name: texts.get(name) or shader_text(name)
 
 
 def _code(shader: Shader, load: Callable[[str], str]) -> str:
