@@ -28,9 +28,9 @@ CUT = DeviceLimits()
 
 
 def plans(tiny: Tiny, limits: DeviceLimits, kv: CacheDtype = "f32") -> list[Any]:
-    """(graph, plan) of a chunk of 8 tokens and of one token. Cut: by bindings that just hold a layer's cache."""
+    """(graph, plan) of a chunk of 8 tokens and of one token. Cut: by the smallest bindings that will do."""
     if limits == CUT:
-        limits = replace(CUT, max_binding=CONTEXT * tiny.config.kv_row_bytes(kv))
+        limits = replace(CUT, max_binding=max(32 << 10, CONTEXT * tiny.config.kv_row_bytes(kv)))
     graphs = [fuse(tiny.graph(*shape, kv=kv), decoder_passes(limits)) for shape in ((8, 1), (1, 4))]
     return [(graph, lower(graph, limits)) for graph in graphs]
 
