@@ -120,6 +120,7 @@ async def check(
     ]  # fmt: skip
     todo = kernels_of(*plans)
     findings = []
+    progress(0, len(todo))
     runner.written = runner.context
     try:
         for number, (which, index) in enumerate(todo):
