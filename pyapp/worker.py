@@ -138,6 +138,8 @@ class Door:
                 return await client.inspect.memory()
             case "profile":
                 return await client.inspect.profile(args.get("which"))  # type: ignore[arg-type]
+            case "selfcheck":
+                return await client.inspect.selfcheck()
             case "plan":
                 return await client.inspect.plan(args.get("which"))  # type: ignore[arg-type]
         raise BadArgument(f"There is no call named {method}.")

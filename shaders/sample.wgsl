@@ -1,5 +1,5 @@
 // Draws a token: temperature, then the top_k largest, then the smallest set of them that holds top_p of the mass
-// (Holtzman et al. 2020), in this order; ties at either border stay in. One workgroup.
+// (Holtzman et al. 2020), in this order; ties at either border stay in. Only finite logits are drawn. One workgroup.
 // The borders are found by bisection over the logits' bits read as ordered integers, 32 rounds, without sorting.
 //#include "state.wgsl"
 
@@ -17,9 +17,10 @@ var<workgroup> shared_params: vec4f;
 
 //#include "step_end.wgsl"
 
+// 0, below every number, for what is none.
 fn ordered(v: f32) -> u32 {
     let bits = bitcast<u32>(v);
-    return select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u);
+    return select(0u, select(bits | 0x80000000u, ~bits, (bits & 0x80000000u) != 0u), is_finite(v));
 }
 
 // PCG (O'Neill 2014) over the seed and the step: the same draw wherever the step runs.
@@ -74,19 +75,27 @@ fn main(@builtin(local_invocation_index) local: u32) {
         shared_params = vec4f(1.0 / state.temperature, state.top_p, f32(state.top_k), uniform_draw(state.seed, state.step));
     }
     let params = workgroupUniformLoad(&shared_params);
-    var best = -3.4e38;
+    // The largest as an ordered integer: it is 0 only where no logit is finite.
+    var best = 0u;
     for (var i = local; i < V; i += WG) {
-        best = max(best, logits[i]);
+        best = max(best, ordered(logits[i]));
     }
-    values[local] = best;
+    counts[local] = best;
     workgroupBarrier();
     if (local == 0u) {
         for (var i = 1u; i < WG; i++) {
-            best = max(best, values[i]);
+            best = max(best, counts[i]);
         }
-        shared_value = best;
+        shared_count = best;
     }
-    let top = workgroupUniformLoad(&shared_value);
+    let highest = workgroupUniformLoad(&shared_count);
+    if (highest == 0u) {
+        if (local == 0u && state.stop == 0u) {
+            finish_step(NO_TOKEN);
+        }
+        return;
+    }
+    let top = bitcast<f32>(select(~highest, highest & 0x7fffffffu, (highest & 0x80000000u) != 0u));
     let factor = params.x;
 
     var border = 0u;
@@ -104,6 +113,7 @@ fn main(@builtin(local_invocation_index) local: u32) {
             }
         }
     }
+    border = max(border, 1u);
     var total = sum_over_workgroup(local, mass(local, top, factor, border));
     if (params.y < 1.0) {
         // The largest border above which at least top_p of that mass lies.

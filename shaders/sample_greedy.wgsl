@@ -1,4 +1,4 @@
-// The token with the largest logit; of equal ones the lowest id. One workgroup.
+// The token with the largest finite logit; of equal ones the lowest id. One workgroup.
 //#include "state.wgsl"
 
 @group(0) @binding(0) var<storage, read_write> logits: array<f32>;
@@ -11,11 +11,11 @@ var<workgroup> best_id: array<u32, ${WG}>;
 
 @compute @workgroup_size(${WG})
 fn main(@builtin(local_invocation_index) local: u32) {
-    var value = -3.4e38;
-    var id = 0u;
+    var value = 0.0;
+    var id = NO_TOKEN;
     for (var i = local; i < ${V}u; i += ${WG}u) {
         let v = logits[i];
-        if (v > value) {
+        if (is_finite(v) && (id == NO_TOKEN || v > value)) {
             value = v;
             id = i;
         }
@@ -27,9 +27,13 @@ fn main(@builtin(local_invocation_index) local: u32) {
         return;
     }
     for (var i = 1u; i < ${WG}u; i++) {
-        if (best_value[i] > value || (best_value[i] == value && best_id[i] < id)) {
+        let other = best_id[i];
+        if (other == NO_TOKEN) {
+            continue;
+        }
+        if (id == NO_TOKEN || best_value[i] > value || (best_value[i] == value && other < id)) {
             value = best_value[i];
-            id = best_id[i];
+            id = other;
         }
     }
     finish_step(id);

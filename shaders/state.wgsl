@@ -3,7 +3,7 @@
 struct State {
     token: u32,         // the token that the next step embeds
     position: u32,      // its position in the sequence (of the first token of a chunk)
-    stop: u32,          // 1 once an end token was sampled or `limit` steps were taken: queued steps then write nothing
+    stop: u32,          // 1 once an end token was sampled, `limit` steps were taken or no logit was finite: queued steps then write nothing
     step: u32,          // tokens sampled so far
     count: u32,         // valid tokens of the current chunk (1 while decoding)
     limit: u32,

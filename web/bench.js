@@ -155,6 +155,9 @@ async function models() {
   await post({ adapter, software, tier, browser: navigator.userAgent.match(/Chrom\w*\/[\d.]+/)?.[0] ?? "", reps: REPS });
   await post({ bench: "load", ready_ms: ready, upload_GBps: stages.upload() });
   for (const row of stages.rows()) await post({ bench: "stage", ...row });
+  const { kernels, ms, msAtLoad } = await client.inspect.selfcheck();
+  const worst = Math.max(...kernels.map(({ error }) => error));
+  await post({ bench: "selfcheck", kernels: kernels.length, ms, at_load_ms: msAtLoad, worst_of_tolerance: worst });
   const plan = await client.inspect.plan("language");
   await post({
     bench: "plan",

@@ -217,5 +217,7 @@ function inspect(call) {
     memory: () => call("memory", {}),
     plan: (which) => call("plan", { which }),
     profile: (which) => call("profile", { which }),
+    /** Every kernel of the language model compared with NumPy; an error of at most 1 is right. */
+    selfcheck: () => call("selfcheck", {}),
   });
 }

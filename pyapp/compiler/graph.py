@@ -18,7 +18,7 @@ Operations (inputs → outputs; T = tokens or pixels, all float32 unless said):
     attention_merge partials → y [T, heads·D]
     add, silu_mul   elementwise
     last_row        x [T, H] → the row of the last valid token [1, H]
-    sample          logits [1, V] → the state buffer's token
+    sample          logits [1, V] → the state buffer's token, drawn among the finite logits; without one NO_TOKEN
     conv            x [h, w, C] (kernel 1: or [P, C]), weight, bias, (residual as y) → y [h', w', C'] (or [P, C'])
                     weight: groups 1 [kernel²·C, C'], depthwise (groups C) [kernel², C]; taps in rows, then inputs
                     attrs kernel, stride, pad (top, left, bottom, right), groups, activation ("relu6", applied last),
@@ -39,6 +39,8 @@ Kind = Literal["activation", "weight", "cache", "input", "output", "state"]
 CacheDtype = Literal["f32", "f16"]
 """How a KV cache holds its values; what is computed with them is float32 either way."""
 DTYPE_BYTES = {"f32": 4, "u32": 4, "f16": 2, "u8": 1}
+NO_TOKEN = 0xFFFFFFFF
+"""What a step samples where no logit is a number. It is in no vocabulary, and ends the sequence."""
 
 
 @dataclass(frozen=True)

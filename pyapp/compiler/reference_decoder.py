@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .graph import Op
+from .graph import NO_TOKEN, Op
 from .lower_decoder import MIN_SPLIT
 
 if TYPE_CHECKING:
@@ -148,6 +148,11 @@ def split_length(positions: int, splits: int) -> int:
     return max(MIN_SPLIT, -(-positions // splits))
 
 
+def attention_parts(positions: int, splits: int) -> int:
+    """How many of the parts that attention is split into so many positions need."""
+    return -(-positions // split_length(positions, splits))
+
+
 def attention(run: Run, op: Op) -> Float:
     """Causal attention of the chunk's tokens over the cache; with splits > 1 the partial results of one token.
 
@@ -203,17 +208,21 @@ def sample(run: Run, op: Op) -> None:
     state = run.state
     if state.stop or op.attrs["greedy"] != (state.temperature == 0):
         return
-    token = int(np.argmax(logits[0])) if op.attrs["greedy"] else draw(logits[0], state)
+    numbers: Any = np.where(np.isfinite(logits[0]), logits[0], -np.inf)
+    if np.isneginf(numbers).all():
+        token = NO_TOKEN
+    else:
+        token = int(np.argmax(numbers)) if op.attrs["greedy"] else draw(numbers, state)
     state.ids.append(token)
     state.token = token
     state.position += state.count
     state.count = 1
     state.step += 1
-    state.stop = token in state.ends or state.step >= state.limit
+    state.stop = token == NO_TOKEN or token in state.ends or state.step >= state.limit
 
 
 def draw(logits: Float, state: StepState) -> int:
-    """A token by temperature, then top_k, then top_p; ties at a border stay in."""
+    """A token by temperature, then top_k, then top_p; ties at a border stay in. One of the ``logits`` is finite."""
     mass = np.exp((logits.astype(np.float64) - logits.max()) / state.temperature)
     kept = kept_tokens(logits, mass, state.top_k, state.top_p)
     order = np.argsort(np.arange(len(logits)) % state.walk, kind="stable")

@@ -11,7 +11,7 @@ from typing import Any, Literal
 from pyapp.door import tabs
 from pyapp.door.decisions import Decisions
 from pyapp.door.device_side import DeviceSide
-from pyapp.door.faults import HARMLESS, is_curable
+from pyapp.door.faults import HARMLESS, is_curable, is_for_good
 from pyapp.door.flight import Flight, StillLoading
 from pyapp.door.opening import Opener, close_engine
 from pyapp.door.options import ClientOptions
@@ -19,6 +19,7 @@ from pyapp.door.rebuilds import Rebuilds
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
 from pyapp.door.stall import Watch
+from pyapp.door.verdicts import Verdicts
 from pyapp.door.visits import Visits
 from pyapp.errors import BadArgument, Busy, Closed, DeviceLost, NoDevice, TandemError
 from pyapp.routing.router import named
@@ -27,8 +28,8 @@ log = logging.getLogger(__name__)
 
 Which = Literal["language", "vision"]
 State = Literal["unopened", "ready", "lost", "elsewhere", "loading", "never"]
-"""``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``loading``: it has no models
-yet, and the cloud writes. ``never``: given up."""
+"""``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``loading``: it has no
+models yet, and the cloud writes. ``never``: given up."""
 
 
 class Device:
@@ -46,7 +47,8 @@ class Device:
         self.on_change: Callable[[], None] = lambda: None
         """Hears of a device that comes or goes. Must not raise."""
         self._visits = Visits(options, services)
-        self._opener = Opener(options, services, self.site, progress, self._check_open, self._admit)
+        self._verdicts = Verdicts(services)
+        self._opener = Opener(options, services, self.site, progress, self._check_open, self._admit, self._verdicts)
         self._rebuilds = Rebuilds(options.rebuilds_per_hour, services.clock)
         self._decisions = Decisions(options.cloud_below)
         self._turn = tabs.Turn(services.tab_lock, page, self._hand_on, services.clock)
@@ -250,6 +252,7 @@ class Device:
         if self._closing:
             await asyncio.wait(self._closing)
         await self._visits.close()
+        await self._verdicts.settle()
         if self._flight is not None:
             self._flight.call_off()
             if self._flight.called_off:
@@ -381,7 +384,7 @@ class Device:
         if self._closed:
             return
         self._visits.failed(error)
-        if not self._was_ready:
+        if not self._was_ready or is_for_good(error):
             self._give_up(error)
             return
         self._rebuilds.failed()
@@ -399,6 +402,7 @@ class Device:
         if engine is not self._engine:
             return  # told before, or closed by ourselves
         self._visits.failed(error)
+        self._verdicts.forget()
         closing = self._let_go()
         self._state, self._reason = ("lost" if is_curable(error) else "never"), error
         if self._state == "lost" and self._rebuilds.refusal() is None:

@@ -26,12 +26,19 @@ def is_curable(error: TandemError) -> bool:
     """Whether a new engine may do better than the one that failed at work with ``error``.
 
     A lost GPU does, and so do weights that were damaged where they are kept, which are made again. Memory that ran out
-    runs out again with the same budget, and a fault of our own repeats itself. An exception of the browser that nobody
-    foresaw mostly comes of a GPU that is going away.
+    runs out again with the same budget, a GPU that computes rubbish goes on doing so, and a fault of our own repeats
+    itself. An exception of the browser that nobody foresaw mostly comes of a GPU that is going away.
     """
+    if is_for_good(error):
+        return False
     if isinstance(error, DeviceLost):
         return str(error.details.get("cause", "JsException")).startswith("JsException")
     return isinstance(error, BadWeights) and bool(error.details.get("repack"))
+
+
+def is_for_good(error: TandemError) -> bool:
+    """Whether the device had better be left alone for the rest of the visit, even where it has worked before."""
+    return error.details.get("kind") == "wrong_result"
 
 
 def kind_of(error: TandemError) -> Kind | None:

@@ -101,6 +101,12 @@ class Inspect:
         async with self._writing, self._looking, self._engine() as engine:
             return list(await engine.profile(which))
 
+    async def selfcheck(self) -> dict[str, Any]:
+        """How far each kernel of the language model is from NumPy here: ``{kernels, ms, msAtLoad}``, kernels being rows
+        of ``{operation, kernel, error}``. An error of at most 1 is right; ``ms`` is what the check took."""
+        async with self._writing, self._engine() as engine:
+            return dict(await engine.selfcheck())
+
     async def _token_ids(self, ids: Any, least: int = 1) -> list[int]:
         async with self._engine() as engine:
             return token_ids("ids", ids, engine.tokenizer.vocab_size, least=least)

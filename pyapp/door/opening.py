@@ -11,6 +11,7 @@ from typing import Any
 from pyapp.door.options import ClientOptions
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
+from pyapp.door.verdicts import Verdicts
 from pyapp.errors import BadModel, BadWeights, Closed, NoDevice, TandemError
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ class Opener:
     """Opens engines, one after another: each on an adapter of its own, since an adapter gives one device only.
 
     ``probe`` is what the last one found. ``check_open`` raises once the client is closed; ``admit`` hears the name of
-    each adapter before anything is fetched for it, and raises where it is to be left alone (``visits``).
+    each adapter before anything is fetched for it, and raises where it is to be left alone (``visits``). ``verdicts``
+    has what is known of the kernels.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class Opener:
         progress: Progress,
         check_open: Callable[[], None],
         admit: Callable[[str], Awaitable[None]],
+        verdicts: Verdicts,
     ) -> None:
         self._options = options
         self._services = services
@@ -60,6 +63,7 @@ class Opener:
         self._progress = progress
         self._check_open = check_open
         self._admit = admit
+        self._verdicts = verdicts
         self._language_worked = False
         self.probe: Any = None
 
@@ -149,6 +153,7 @@ class Opener:
             progress=self._progress,
             limits=self._options.limits,
             stream_below=self._options.stream_below,
+            verdicts=self._verdicts.on(self.probe.adapter),
         )
 
 

@@ -53,8 +53,8 @@ class Services:
     ensure_model: Callable[[str, Progress], Awaitable[Any]]
     """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
     create_engine: Callable[..., Awaitable[Any]]
-    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=)`` -> ``engine.Engine``;
-    budget in bytes."""
+    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=, verdicts=)`` ->
+    ``engine.Engine``; budget in bytes."""
     cloud_side: Callable[[str, Shop | None], Side]
     """``cloud_side(url, shop)``; ``shop`` is None where no site key was given."""
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]
@@ -71,13 +71,13 @@ class Services:
     wall_clock: Callable[[], float] = time.time
     """Seconds that mean the same on the next visit."""
     notes: Notes = field(default_factory=NotesInMemory)
+    browser: str = ""
+    """The browser and its version, as it names itself."""
     memory_gib: Callable[[], float | None] = lambda: None
     """GiB of memory that this machine has, as far as the browser tells; None where it does not."""
     watch_machine: Callable[[Callable[[MachineState], None]], Callable[[], None]] = lambda hear: lambda: None
     """``watch_machine(hear)`` -> a call that ends it: ``hear`` gets the machine's state at each change, as far as the
     browser tells. Never raises."""
-    browser: str = ""
-    """What names the browser and its version."""
     post_telemetry: Callable[[str, str], Awaitable[None]] = no_telemetry
     """``post_telemetry(url, json)``: goes on when the page is left meanwhile. Raises where it does not arrive."""
 
@@ -125,9 +125,9 @@ def browser_services() -> Services:
         base=f"{js.location.origin}/",
         tab_lock=BrowserTabLock,
         notes=Notes(),
+        browser=str(js.navigator.userAgent),
         memory_gib=_memory_gib,
         watch_machine=watch_machine,
-        browser=str(js.navigator.userAgent),
         post_telemetry=post_beacon,
     )
 

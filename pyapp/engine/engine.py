@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,14 @@ from ..text.chat import ChatTemplate
 from ..text.sampling import SamplingParams
 from ..text.tokenizer import Tokenizer
 from . import language as language_module
+from . import selfcheck
 from . import vision as vision_module
 from .assets import Progress, shader_text
 from .generation import Generation
 from .language import LanguageModel, LanguageRunner
 from .loading import load
 from .profile import profile
+from .selfcheck import Verdicts
 from .vision import VisionModel, VisionRunner
 
 TURN_SECONDS = 60.0
@@ -52,6 +55,8 @@ class Engine:
         """Bytes of room for the language model's weights over the bytes they have: below 1 they are streamed."""
         self.decisions: list[dict[str, Any]] = []
         """What was decided for each model: {when (ms since the epoch), model, need, room (bytes), action}."""
+        self.checked: selfcheck.Report | None = None
+        """What the check of the kernels found at load; None where an earlier one counted."""
         self.lost: asyncio.Event = device.lost
         self._conversation = asyncio.Lock()
         """One text at a time: there is one KV cache."""
@@ -61,18 +66,20 @@ class Engine:
     @classmethod
     async def create(
         cls, *, adapter: Probe | str, budget: int, language: Any | None, vision: Any | None, progress: Progress,
-        limits: Mapping[str, int] | None = None, stream_below: float = 1.0,
+        limits: Mapping[str, int] | None = None, stream_below: float = 1.0, verdicts: Verdicts | None = None,
     ) -> Engine:  # fmt: skip
-        """Opens the device, takes the pool, uploads the weights and compiles the kernels.
+        """Opens the device, takes the pool, uploads the weights, compiles the kernels and checks what they compute.
 
         Args:
             adapter: what ``gpu.probe.probe`` found, or its argument.
             budget: bytes the pool may take.
             language, vision: stored models (``weights/store.py``), or None. Where the device's bindings are too small
                 for the vision model, and there is a language model, ``Engine.vision`` is None.
-            progress: called with (stage, done, total): "prepare" and "upload" in bytes, "shaders" in pipelines.
+            progress: called with (stage, done, total): "prepare" and "upload" in bytes, "shaders" in pipelines,
+                "check" in kernels.
             limits: ``maxBufferSize`` and ``maxStorageBufferBindingSize`` (bytes) to keep to below the adapter's.
             stream_below: as in ``sizing.size_pool``.
+            verdicts: kernels that need no check, since they have passed one lately.
 
         Raises: NoDevice, OutOfMemory, BadModel, BadWeights, DeviceLost. What was taken is given back first.
         """
@@ -81,7 +88,9 @@ class Engine:
         language_model = await LanguageModel.open(language) if language else None
         vision_model = await VisionModel.open(vision) if vision else None
         text = _text_of(language_model) if language_model else None
-        engine = await cls.of_models(found, budget, language_model, vision_model, progress, limits, stream_below)
+        engine = await cls.of_models(
+            found, budget, language_model, vision_model, progress, limits, stream_below, verdicts
+        )
         if text:
             engine.tokenizer, engine.chat = text
         return engine
@@ -89,7 +98,7 @@ class Engine:
     @classmethod
     async def of_models(
         cls, found: Probe, budget: int, language: LanguageModel | None, vision: VisionModel | None, progress: Progress,
-        limits: Mapping[str, int] | None = None, stream_below: float = 1.0,
+        limits: Mapping[str, int] | None = None, stream_below: float = 1.0, verdicts: Verdicts | None = None,
     ) -> Engine:  # fmt: skip
         """``create`` for models that are open already. Such an engine knows ids only: it has no ``tokenizer`` and no
         ``chat``, and ``generate`` must be told where a text ends.
@@ -99,6 +108,9 @@ class Engine:
             loaded = await load(
                 engine.device, engine.pool, engine.residency, engine.kernels, language, vision, progress, stream_below
             )
+            if loaded.language:
+                check = partial(progress, "check")
+                engine.checked = await selfcheck.vouch(loaded.language, verdicts, check)
         except BaseException:
             await engine.close()
             raise
@@ -257,6 +269,17 @@ class Engine:
                 return await profile(self.device, runner.decode.replay, runner.decode_plan)
             finally:
                 runner.clear_cache()
+
+    async def selfcheck(self) -> dict[str, Any]:
+        """Checks the language model's kernels now: {kernels: rows of {operation, kernel, error}, ms, msAtLoad}.
+
+        ``error`` is over the tolerance: at most 1 is right (``selfcheck.Finding``). ``msAtLoad`` is None where an
+        earlier visit's check counted.
+        """
+        runner = self._language()
+        async with self._conversation, self.leases.lease(language_module.NAME, holder="a check of the kernels"):
+            report = await selfcheck.check(runner)
+        return {**report.as_dict(), "msAtLoad": self.checked and self.checked.ms}
 
     async def close(self) -> None:
         """Gives every GPU byte back, closes the device and lets go of the stored weights."""

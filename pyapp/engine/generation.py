@@ -8,6 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any
 
+from ..compiler.graph import NO_TOKEN
+from ..errors import DeviceLost
 from ..gpu.lease import LeaseCoordinator
 from ..text.sampling import SamplingParams
 from .language import NAME, LanguageRunner
@@ -94,6 +96,8 @@ class Generation:
                         seen = max(seen, state.step)
                         done = state.stopped
                         for token in fresh:
+                            if token == NO_TOKEN:
+                                raise _no_number(state.step)
                             if token in self._ends:
                                 self.finish_reason, done = "stop", True
                                 break
@@ -106,3 +110,12 @@ class Generation:
         while flight:
             with suppress(Exception):
                 await self._runner.state(flight.popleft())
+
+
+def _no_number(step: int) -> DeviceLost:
+    return DeviceLost(
+        f"The language model gave no number for its token {step}: its weights are damaged, or this GPU computes wrong "
+        "results. Another model, an update of the browser or driver, or the cloud may do better.",
+        kind="wrong_result",
+        token=step,
+    )

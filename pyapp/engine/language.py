@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..compiler.graph import DTYPE_BYTES, CacheDtype
+from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph
 from ..compiler.lower_decoder import TOKEN_TILE
 from ..compiler.lowering import lower
 from ..compiler.passes import decoder_passes, fuse
@@ -20,8 +20,8 @@ from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
-from ..gpu.replay import Replay, arrived, clear
-from ..gpu.residency import Residency
+from ..gpu.replay import Replay, arrived, clear, read_back
+from ..gpu.residency import Residency, WeightSet
 from ..models.decoder import DecoderConfig, Pieces, build_graph, cache_shapes, config_from_gguf, rope_table
 from ..models.decoder_weights import matrix_formats, recipes_by_block
 from ..text.sampling import SamplingParams
@@ -56,7 +56,7 @@ class LanguageModel:
         self._blocks = recipes_by_block(self.config, file.tensors)
         self.layout: PackLayout = plan_layout(self._blocks)
         self.formats = matrix_formats(self._blocks)
-        self._plans: dict[Any, tuple[Plan, Plan]] = {}
+        self._lowered: dict[Any, tuple[tuple[Graph, Graph], tuple[Plan, Plan]]] = {}
 
     def weights(self, limits: DeviceLimits) -> Weights:
         """The blocks that the weights move in on a device. The vectors and the embedding are read all over a step."""
@@ -92,20 +92,28 @@ class LanguageModel:
     def plans(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype = "f32") -> tuple[Plan, Plan]:
         """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces`` (those not
         named: together). Kept: whoever sizes the pool asks before and after."""
+        return self._graphs_and_plans(limits, context, pieces, kv)[1]
+
+    def graphs(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype) -> tuple[Graph, Graph]:
+        """The fused graphs that ``plans`` of the same arguments carries out."""
+        return self._graphs_and_plans(limits, context, pieces, kv)[0]
+
+    def _graphs_and_plans(
+        self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype
+    ) -> tuple[tuple[Graph, Graph], tuple[Plan, Plan]]:
         cut = {tensor: runs for tensor, runs in pieces.items() if len(runs) > 1}
         key = (limits, context, tuple(sorted(cut.items())), kv)
-        if key not in self._plans:
-            self._plans[key] = self._lowered(limits, context, cut, kv)
-        return self._plans[key]
+        if key not in self._lowered:
 
-    def _lowered(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype) -> tuple[Plan, Plan]:
-        def plan(tokens: int, splits: int) -> Plan:
-            graph = build_graph(
-                self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=pieces, kv=kv
-            )
-            return lower(fuse(graph, decoder_passes(limits)), limits)
+            def fused(tokens: int, splits: int) -> Graph:
+                graph = build_graph(
+                    self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=cut, kv=kv
+                )
+                return fuse(graph, decoder_passes(limits))
 
-        return plan(1, SPLITS), plan(chunk_of(self.config, context, limits), 1)
+            graphs = fused(1, SPLITS), fused(chunk_of(self.config, context, limits), 1)
+            self._lowered[key] = graphs, (lower(graphs[0], limits), lower(graphs[1], limits))
+        return self._lowered[key]
 
 
 class LanguageRunner:
@@ -137,6 +145,7 @@ class LanguageRunner:
             region = self._pool.take("workspace", width * prod(shape), NAME, name)
             assert region is not None, "the pool was sized for it"
             self._caches[name] = region
+        self.rope_factors = rope_factors
         table = rope_table(self.config, self.context, rope_factors)
         self._write(self._caches["rope"].slice(0, table.nbytes), table)
         self._state = await self._pool.state_buffer()
@@ -264,6 +273,32 @@ class LanguageRunner:
                 self._write((self._state, 0, 0), words)
                 visit(begin + row, await self._read_logits(lease, ((head, plan.marks["sample_greedy"]),)))
 
+    def graphs(self) -> tuple[Graph, Graph]:
+        """What ``decode_plan`` and ``prefill_plan`` carry out."""
+        pieces = self.weights.placement.pieces(self.weights.blocks)
+        return self.model.graphs(self.device.limits, self.context, pieces, self.kv)
+
+    @property
+    def weights(self) -> WeightSet:
+        """Where the weights lie in the blob, and its reader."""
+        return self._residency.sets[NAME]
+
+    def put(self, plan: Plan, tensor: str, offset: int, array: np.ndarray) -> None:
+        """Writes over a tensor that is no weight, from a byte on; over the step state where that is its name."""
+        binding = Binding(0, tensor, "read_write", offset=offset, nbytes=array.nbytes)
+        self._write(self._resolve(plan, binding), array)
+
+    async def read(self, plan: Plan, tensor: str, offset: int, nbytes: int) -> np.ndarray:
+        """Bytes of a tensor that is no weight (uint8), once all is done that was submitted. Raises ``DeviceLost``."""
+        out = np.empty(nbytes, np.uint8)
+        step = self._logits_staging.size // 256 * 256
+        for at in range(0, nbytes, step):
+            size = min(step, nbytes - at)
+            place = self._resolve(plan, Binding(0, tensor, "read_write", offset=offset + at, nbytes=size))
+            promise = read_back(self.device, place, self._logits_staging)
+            out[at : at + size] = np.frombuffer(await arrived(self.device, promise, f"reading {tensor}"), np.uint8)
+        return out
+
     def hold_at(self, position: int) -> None:
         """Puts the state at a position of the cache as if that much had been written; a profile's starting point."""
         words = state_words(SamplingParams(), position=position, count=1, limit=1 << 30, ends=())
@@ -281,3 +316,6 @@ class LanguageRunner:
             ranges = [region.slice(0, self.filled_bytes) for name, region in self._caches.items() if name != "rope"]
             clear(self.device, ranges)
         self.written = 0
+
+    def clear_activations(self) -> None:
+        clear(self.device, [self._activations.slice(0, self._activations.size)])

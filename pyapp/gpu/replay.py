@@ -83,6 +83,13 @@ async def arrived(device: Device, promise: Any, doing: str) -> bytes:
     return bytes(data.to_bytes())
 
 
+def read_back(device: Device, place: tuple[Any, int, int], staging: Any) -> Any:
+    """Copies (buffer, offset, bytes) out, in queue order; returns the promise of them, for ``arrived``."""
+    import tandem_replay
+
+    return tandem_replay.readBack(device.handle, *place, staging)
+
+
 def clear(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
     """Writes zeros over (buffer, offset, bytes) ranges, in one submit."""
     import tandem_replay

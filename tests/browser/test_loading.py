@@ -1,4 +1,4 @@
-"""A client that is there before its models, on a real page: the cloud first, then the device; and what the probe says."""
+"""A client that is there before its models, on a real page: the cloud first, then the device; and the probe."""
 
 from __future__ import annotations
 
@@ -19,9 +19,12 @@ BOTH = {"model": MODEL, "mode": "prefer_on_device", "cloud": "/cloud"}
 # A browser that takes SwiftShader for a real GPU and tells how the machine is doing whenever a test says so.
 MACHINE = """
   const info = { vendor: "test", architecture: "", device: "", description: "", isFallbackAdapter: false };
-  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => ({ ...info, subgroupMinSize: 4, subgroupMaxSize: 4 }) });
+  const sizes = { subgroupMinSize: 4, subgroupMaxSize: 4 };
+  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => ({ ...info, ...sizes }) });
   self.PressureObserver = class {
-    constructor(changed) { self.press = (state) => changed([{ source: "cpu", state: "fair" }, { source: "cpu", state }], this); }
+    constructor(changed) {
+      self.press = (state) => changed([{ source: "cpu", state: "fair" }, { source: "cpu", state }], this);
+    }
     async observe(source) { self.observed = source; }
     disconnect() { self.observed = null; }
   };

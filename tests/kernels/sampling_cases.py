@@ -73,11 +73,11 @@ def greedy_cases() -> Iterator[Draws]:
     yield Draws("of equals the lowest", but(low, _70=9.0, _133=9.0, _5=9.0), one)
     yield Draws("of equals the lowest, though its invocation comes later", but(low, _64=9.0, _3=9.0), one)
     yield Draws("all equal", np.zeros(VOCAB, np.float32), one)
-    yield Draws("all below any bound", np.full(VOCAB, -np.inf, np.float32), one)
     yield Draws("one above minus infinity", but(np.full(VOCAB, -np.inf, np.float32), _150=-80.0), one)
     yield Draws("infinity", but(low, _8=np.inf), one)
     yield Draws("large negative", flat() * 1e30 - 1e32, one)
     yield from _endings(0.0)
+    yield from _not_finite(0.0)
 
 
 def random_cases() -> Iterator[Draws]:
@@ -97,6 +97,7 @@ def random_cases() -> Iterator[Draws]:
                 states(temperature=1.0), 32)  # fmt: skip
     yield Draws("the least draw", but(flat(9), _0=-np.inf), (StepState(seed=LEAST_DRAW, temperature=1.0),))
     yield from _endings(1.0)
+    yield from _not_finite(1.0)
 
 
 def barely_reached() -> Draws:
@@ -107,12 +108,23 @@ def barely_reached() -> Draws:
     return Draws("barely reached", but(logits, **changes), (StepState(seed=LARGEST_DRAW, temperature=1.0),))
 
 
-def not_a_number() -> Iterator[Draws]:
-    """What a broken model may give: any token may come, as long as it is one. Greedy takes the best of the numbers."""
-    for temperature in (0.0, 1.0):
-        state = StepState(temperature=temperature, seed=5, top_k=20)
-        yield Draws(f"some at {temperature:g}", but(flat(10), _0=np.nan, _3=np.nan, _100=np.nan), (state,), 4)
-        yield Draws(f"all at {temperature:g}", np.full(VOCAB, np.nan, np.float32), (state,), 4)
+def _not_finite(temperature: float) -> Iterator[Draws]:
+    """What damaged weights or a kernel that overflows give: only numbers are drawn, and without one the sequence ends,
+    though more steps are queued."""
+    states = tuple(StepState(position=4, temperature=temperature, seed=seed, top_k=20) for seed in range(6))
+    wide = tuple(replace(state, top_k=0, top_p=0.9) for state in states)
+    # Of both signs and with several payloads.
+    none = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF] * (VOCAB // 4), np.uint32).view(np.float32)
+    some = but(flat(10), _0=np.nan, _3=np.nan, _64=np.inf, _100=-np.nan, _120=-np.inf)
+    yield Draws("some are no numbers", some, states, 4)
+    yield Draws("some are no numbers, top p", some, wide, 4)
+    yield Draws("one is a number", but(none, _150=-80.0), states, 4)
+    yield Draws("one is a number, and the least", but(none, _150=float(np.finfo(np.float32).min)), wide, 4)
+    yield Draws("none is a number", none, states, 4)
+    yield Draws("none is a number, top p", none, wide, 4)
+    yield Draws("all infinite", np.full(VOCAB, np.inf, np.float32), states, 4)
+    yield Draws("all minus infinity", np.full(VOCAB, -np.inf, np.float32), states, 4)
+    yield Draws("no number, but stopped", none, (replace(states[0], stop=True, token=9),), 4)
 
 
 def sure_cases() -> Iterator[Draws]:

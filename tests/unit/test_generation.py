@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from pyapp.compiler.graph import NO_TOKEN
 from pyapp.engine.generation import Generation
+from pyapp.errors import DeviceLost
 from pyapp.gpu.lease import Lease, LeaseCoordinator
 from pyapp.text.sampling import SamplingParams
 
@@ -106,6 +108,29 @@ async def test_leaving_early_gives_the_turn_and_the_conversation_back() -> None:
     writing = text(runner, leases, lock, 50)
     assert await anext(writing) == 0
     await writing.aclose()
+    assert not lock.locked()
+    assert leases.current is None
+    assert runner.cleared == 1
+
+
+async def test_no_number_is_no_token() -> None:
+    """What came before it is kept; the steps behind it were stopped on the GPU."""
+
+    class NoNumber(State):
+        def ids_since(self, seen: int) -> list[int]:
+            return [token if token < 3 else NO_TOKEN for token in super().ids_since(seen)]
+
+    class Broken(Runner):
+        async def state(self, promise: int) -> State:
+            await super().state(promise)
+            return NoNumber(promise, self.limit)
+
+    runner, leases, lock = Broken(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    writing = text(runner, leases, lock, 20)
+    assert [await anext(writing) for _ in range(3)] == [0, 1, 2]
+    with pytest.raises(DeviceLost, match="no number for its token 4") as caught:
+        await anext(writing)
+    assert caught.value.details["kind"] == "wrong_result"
     assert not lock.locked()
     assert leases.current is None
     assert runner.cleared == 1

@@ -1,0 +1,126 @@
+"""The check of the decoder's kernels: right on every device and format, and no kernel can be broken unnoticed."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser
+
+from tests.browser.door import MOUNT, data_route
+from tests.browser.pyodide_page import PyodidePage
+
+FILES = ["kernels/selfcheck_on_gpu.py"]
+CUT = {"maxBufferSize": 1 << 20, "maxStorageBufferBindingSize": 32 << 10}
+"""Small enough to cut the weights of a tiny model by rows."""
+Patch = tuple[str, str, str]
+LINEAR = "linear.wgsl"
+
+DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
+    "everything": (
+        "qwen2-Q4_1-tied",
+        {},
+        [
+            [
+                ("attention.wgsl", "total * keep + weight", "total + weight"),
+                ("embed.wgsl", "* UNIT * w.s", "* w.s"),
+                ("epilogue_residual.wgsl", "+=", "="),
+                ("epilogue_silu_mul.wgsl", "exp(-a", "exp(a"),
+                ("epilogue_store.wgsl", "= a", "= -a"),
+                ("epilogue_rope_cache.wgsl", "pair.x * turn.y + pair.y", "pair.x * turn.y - pair.y"),
+                ("sample_greedy.wgsl", "v > value", "v < value"),
+                ("sample.wgsl", "h * 747796405u", "h * 747796407u"),
+            ],
+            [
+                ("attention.wgsl", "head / ${HEADS // KV_HEADS}u", "head % ${KV_HEADS}u"),
+                ("epilogue_rope_cache.wgsl", "row < ${Q_ROWS + KV_ROWS}u", "row < ${Q_ROWS}u"),
+                ("attention_partials.wgsl", "total += weight * part.y", "total += part.y"),
+                ("sample_greedy.wgsl", "best_value[i] > value", "best_value[i] < value"),
+                ("sample.wgsl", "if (before > aim)", "if (before < aim)"),
+            ],
+            [
+                ("attention.wgsl", "state.position + token + 1u", "state.position + token"),
+                (LINEAR, "a${r}_${m} += added;", ""),
+                ("sample.wgsl", "inner = candidate", "inner = 0u"),
+            ],
+            [(LINEAR, "+= block_dot(w, in${m})", "-= block_dot(w, in${m})"), ("sample.wgsl", "border = candidate", "")],
+            [(LINEAR, "v += subgroupShuffleXor", "v -= subgroupShuffleXor"), ("step_end.wgsl", "+= 1u", "+= 2u")],
+            [(LINEAR, "a${r}_${m} *= factor${m};", ""), ("step_end.wgsl", "0x7f800000u) != ", "0x7f800000u) == ")],
+            [(LINEAR, "*squares += dot(x0, x0)", "*squares += dot(x0, x1)")],
+            [(LINEAR, "let token = state.count - 1u;", "let token = 0u;")],
+            [(LINEAR, "in${m} = load_inputs(token + ${m}u", "in${m} = load_inputs(token + ${m // 2}u")],
+            [("block.wgsl", "w.s.y * x.sums.x", "w.s.y * x.sums.y")],
+            [("weights_q4.wgsl", "ws[row * NB + b]", "ws[row * NB]")],
+            [("nibbles.wgsl", "w >> 4u", "w >> 3u")],
+        ],
+    ),
+    "no subgroups": (
+        "qwen2-Q4_0-untied",
+        {"subgroups": False},
+        [[("weights_s4.wgsl", "ws[at >> 1u]", "ws[at]")], [("weights_s4.wgsl", "-8.0", "-7.0")]],
+    ),
+    "mixed formats": (
+        "qwen2-Q4_K_M-tied",
+        {},
+        [
+            [("weights_g4.wgsl", "ws[at + 1u]", "ws[at]"), ("weights_g8.wgsl", "ws[at * 4u + 2u]", "ws[at * 4u]")],
+            [("signed_bytes.wgsl", "- vec4f(128.0, 32768.0, 8388608.0, 0.0)", "")],
+        ],
+    ),
+    "float16 cache": (
+        "qwen3-Q8_0-tied",
+        {"room": -256},
+        [
+            [
+                ("half_cache.wgsl", "unpack2x16float(words.x)", "unpack2x16float(words.y)"),
+                ("weights_q8.wgsl", "ws[at >> 1u]", "ws[0]"),
+            ],
+            [("half_cache.wgsl", "pack2x16float(clamp(pair", "pack2x16float(clamp(pair.yx")],
+            [("rope_cache.wgsl", "pair.x * turn.x - pair.y", "pair.x * turn.x + pair.y")],
+            [("rope_cache.wgsl", "squares / ${D}.0", "squares")],
+        ],
+    ),
+    "cut": (
+        "llama-Q4_1-tied",
+        {"limits": CUT},
+        [[("silu_mul.wgsl", "exp(-", "exp("), ("rope_cache.wgsl", "turn.y + pair.y", "turn.y - pair.y")]],
+    ),
+    "float16 weights": ("qwen2-F16-tied", {}, [[("plain_halves.wgsl", "halves(q.xy)", "halves(p.xy)")]]),
+    "bfloat16 weights": ("llama-BF16-tied", {}, [[("weights_bf16.wgsl", "w.y << 16u", "w.x << 16u")]]),
+    "streamed": ("qwen3-Q8_0-tied", {"limits": CUT, "room": 0.8}, []),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
+    page = await browser.new_page()
+    page.set_default_timeout(300_000)
+    await page.route(f"**{MOUNT}**", data_route)
+    await page.goto(site + "/style.css")
+    yield await PyodidePage.start(page, site)
+    await page.close()
+
+
+@pytest.mark.parametrize("device", DEVICES)
+async def test_right_kernels_pass_and_each_broken_one_is_found(python: PyodidePage, site: str, device: str) -> None:
+    name, how, batches = DEVICES[device]
+    language = f"{site}{MOUNT}tiny/tiny-{name}.gguf"
+    found = await python.run("kernels.selfcheck_on_gpu", "examine", FILES, language=language, batches=batches, **how)
+    # Far from the tolerance, so that other hardware stays within it too.
+    assert [each for each in found["kernels"] if each[2] is None or not each[2] < 0.01] == []
+    assert found["again"] == [error for _, _, error in found["kernels"]]
+    assert len(found["kernels"]) == found["pipelines"], "every kernel, and none is compiled for the check"
+    assert found["zeros"]
+    assert (found["filled"], found["same"], found["errors"]) == (0, True, [])
+    if "room" in how:
+        half = how["room"] == -256
+        assert (found["decision"]["kv"] == "f16") == half
+        assert (found["decision"]["action"] == "resident") == half
+    for each in found["broken"]:
+        assert all(each["changed"].values())
+        # Embedding takes its values out of blocks, and leaves their products alone.
+        idle = [kernel for kernel in each["changed"].get("block.wgsl", []) if kernel.startswith("embed")]
+        changed = sorted(kernel for kernels in each["changed"].values() for kernel in kernels)
+        assert sorted(each["wrong"] + idle) == changed
