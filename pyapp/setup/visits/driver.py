@@ -27,6 +27,8 @@ DEADLINE = 60.0
 PROMPT = "Once"
 """This model's greedy answer to it repeats itself little, and at no step are two tokens nearly as likely."""
 TOKENS = 48
+STALL = 3
+"""Seconds after which a GPU from which nothing comes is given up, where one stalls."""
 CLOSING = 30.0
 """Seconds more that a page may take to forget what was stored and to close the client."""
 HUNG: Seen = {"ended": "hung", "events": [], "opened": None, "struck": None, "status": None, "error": None}
@@ -103,8 +105,8 @@ class Visitor:
 
     def _judged(self, visit: Visit, seen: Seen) -> Outcome:
         assert self.truth is not None, "arrive first"
-        struck = None if self.world.struck is None else 1000 * self.world.struck
-        server = Server(list(self.world.exchanges), list(self.upstream.strange), struck)
+        struck = self.world.struck or self.upstream.struck
+        server = Server(list(self.world.exchanges), list(self.upstream.strange), struck and 1000 * struck)
         return judged(visit, seen, server, self.truth)
 
     def _meet(self, visit: Visit) -> None:
@@ -113,7 +115,8 @@ class Visitor:
 
     def _options(self, visit: Visit) -> dict[str, Any]:
         cloud = REFUSED if visit.cloud.name == "down" else CLOUD_STREAM_PATH
-        return {"mode": visit.mode, "cloud": cloud, "model": MODEL, "vision": None, **self.options}
+        made = {"mode": visit.mode, "cloud": cloud, "model": MODEL, "vision": None, **self.options}
+        return {**made, "stallSeconds": STALL} if visit.device.name == "stall" else made
 
     @property
     def _request(self) -> dict[str, Any]:

@@ -48,7 +48,7 @@ def judged(visit: Visit, seen: Seen, server: Server, truth: Truth) -> Outcome:
     wrong = list(_ending(visit, seen))
     wrong += _text(seen, truth)
     if seen["ended"] == "done":
-        wrong += _end_of_text(seen, truth)
+        wrong += _end_of_text(visit, seen, truth)
     if not visit.allows_cloud and server.exchanges:
         wrong.append(f"{len(server.exchanges)} requests reached the gateway")
     if len(server.exchanges) > 1:
@@ -95,13 +95,15 @@ def _text(seen: Seen, truth: Truth) -> list[str]:
     return [] if right else [f"{shown!r} instead of {wanted!r}"]
 
 
-def _end_of_text(seen: Seen, truth: Truth) -> list[str]:
+def _end_of_text(visit: Visit, seen: Seen, truth: Truth) -> list[str]:
     kinds = [event["type"] for event in seen["events"]]
     if kinds[-2:] != ["usage", "done"] or kinds.count("usage") != 1 or kinds.count("done") != 1:
         return [f"the last events were {kinds[-3:]}"]
     usage = seen["events"][-2]
     counted = usage["deviceTokens"] + usage["cloudTokens"]
-    if counted != usage["completionTokens"] or counted != truth.tokens:
+    # An upstream that repeats itself makes more tokens than the text has, so where they end is its own affair.
+    right = truth.tokens if visit.style == "exact" else usage["completionTokens"]
+    if counted != usage["completionTokens"] or counted != right:
         return [f"{usage} where there were {truth.tokens} tokens"]
     return []
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,8 @@ class Upstream:
     """Characters of its pieces, in turn."""
     asked: list[str] = field(default_factory=list)
     """The trailing assistant message of each request; empty where there was none."""
+    struck: float | None = None
+    """When the fault came in the middle of an answer, in s since 1970."""
     strange: list[str] = field(default_factory=list)
     """Those that are no beginning of the text: there is nothing right to go on with."""
 
@@ -54,6 +57,7 @@ class Upstream:
     def set(self, fault: str = "none", at: int = 0, style: str = "exact") -> None:
         """What the next requests meet."""
         self.fault, self.at, self.style = fault, at, style
+        self.struck = None
         self.asked.clear()
         self.strange.clear()
 
@@ -87,6 +91,7 @@ class Upstream:
         yield b"data: [DONE]\n\n"
 
     async def _fail(self) -> AsyncIterator[bytes]:
+        self.struck = self.struck or time.time()
         if self.fault == "error_inside":
             yield _chunk({"error": {"message": "the engine ran out of blocks", "code": 500}})
         elif self.fault == "upstream_stalls":
