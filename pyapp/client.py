@@ -143,6 +143,8 @@ class Client:
                 async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
                     async for source, part in stream:
                         self._pressure.heard(source, part)
+                        if source == "cloud" and isinstance(part, Piece):
+                            self._device.taken_over()
                         for event in _events(source, part, tally):
                             yield event
             finally:
