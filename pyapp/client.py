@@ -174,6 +174,8 @@ class Client:
                         async for source, part in stream:
                             self._pressure.heard(source, part)
                             watch.heard(source, part)
+                            if source == "cloud" and isinstance(part, Piece):
+                                self._device.taken_over()
                             for event in _events(source, part, tally):
                                 yield event
                 finally:

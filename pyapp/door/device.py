@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager, nullcontext, suppress
 from typing import Any, Literal
 
 from pyapp.door import tabs
@@ -27,6 +27,8 @@ from pyapp.routing.router import named
 log = logging.getLogger(__name__)
 
 Which = Literal["language", "vision"]
+TAKE_OVER_SECONDS = 1.0
+"""How long a rebuild waits for the cloud to begin: it keeps Python from passing the cloud's text on."""
 State = Literal["unopened", "ready", "lost", "elsewhere", "loading", "never"]
 """``lost``: the engine is gone and may be rebuilt. ``elsewhere``: another tab has the GPU. ``loading``: it has no
 models yet, and the cloud writes. ``never``: given up."""
@@ -64,6 +66,9 @@ class Device:
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
+        self._taken_over = asyncio.Event()
+        """Clear between a failure in the middle of a text and the cloud's first piece of it."""
+        self._taken_over.set()
         if options.mode == "only_in_cloud":
             self._give_up(NoDevice("The device is not used: the mode is only_in_cloud."))
         elif options.adapter == "none":
@@ -189,6 +194,8 @@ class Device:
                 raise
             except Exception as error:
                 failure = named("device", error)
+                if which == "language" and not patient and self._has_other_side():
+                    self._taken_over.clear()
                 self._failed(engine, failure)
                 if failure is error:
                     raise
@@ -205,6 +212,8 @@ class Device:
         ``patient``: whether the caller would wait for another tab. Where nobody does, only a free turn is taken.
         Raises: the reason why there is none and none is to come.
         """
+        if patient:
+            self.taken_over()
         await self._turn.offer()
         if self._engine is not None and self._engine.lost.is_set():
             self._failed(self._engine, _taken_away())  # before whoever watches for it has woken
@@ -225,6 +234,10 @@ class Device:
                 return self.absent
         self._check(which)
         return None
+
+    def taken_over(self) -> None:
+        """The cloud's text has begun, or nobody waits for one: a rebuild is in nobody's way any more."""
+        self._taken_over.set()
 
     async def classify(self, pixels: Any) -> tuple[Any, str]:
         """``(logits float32 [classes], "device" | "cpu")`` of ``uint8 [224, 224, 3]``, on whichever there is."""
@@ -329,6 +342,7 @@ class Device:
             await flight.clear()
             if self._closing:
                 await asyncio.wait(self._closing)
+            await self._let_the_cloud_begin()
             if not await self._take_turn(flight):
                 return
             async with self._turn.working("loading its models"):
@@ -356,6 +370,11 @@ class Device:
             self._visits.failed(self._trouble)
         self._decisions.begin(self._engine, has_cloud=self._has_other_side() and self._trouble is None)
         self._watcher = asyncio.ensure_future(self._watch(self._engine))
+
+    async def _let_the_cloud_begin(self) -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(TAKE_OVER_SECONDS):
+                await self._taken_over.wait()
 
     async def _take_turn(self, flight: Flight) -> bool:
         """Whether the turn is had. It is not waited for where nobody would wait. Raises: Closed."""

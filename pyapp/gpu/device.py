@@ -102,10 +102,11 @@ class Device:
             # Both are popped before either is waited for: another task's scopes must not come in between.
             popped = self.handle.popErrorScope(), self.handle.popErrorScope()
             invalid, exhausted = [await promise for promise in popped]
+        if exhausted or invalid:
+            self.check()  # on a device that is gone every creation fails, one way or the other
         if exhausted:
             raise OutOfMemory(f"The GPU ran out of memory while {doing} ({exhausted.message}).", doing=doing)
         if invalid:
-            self.check()
             raise NoDevice(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
 
     async def settled(self, promise: Any) -> asyncio.Future[Any]:

@@ -21,7 +21,10 @@ COMMANDS = {
     "build": ("site", "set everything up and build dist/"),
     "test": ("testing", "set up what the tests need, run the checks, then all tests"),
     "bench": ("bench", "run the bench page in a headless browser and print its table"),
-    "soak": ("soak", "drive one page for long: turns, aborts, losses of the GPU; then check that nothing leaked"),
+    "soak": (
+        "soak",
+        "drive one page for long: turns, aborts, losses of the GPU, nothing may leak; then visits with faults",
+    ),
     "models": ("models", "list the models that can be built in, or fetch them"),
     "check": ("checks", "lint, format and type checks: ruff, ruff format, mypy"),
 }
@@ -74,13 +77,15 @@ def make_parser() -> argparse.ArgumentParser:
         ("aborts", 200, "texts that are aborted at random moments"),
         ("losses", 20, "crashes of the GPU process in the middle of a text"),
         ("tokens", 16, "tokens of each text"),
-        ("seed", 1, "of the moments to abort at"),
+        ("visits", 500, "visits, each with a client of its own, with faults drawn at random"),
+        ("seed", 1, "of the moments to abort at and of the faults"),
         ("pool", 900, "budget of the pool, MiB"),
     ):
         soak.add_argument(f"--{name}", type=int, default=count, metavar="N", help=f"{what} (default %(default)s)")
     soak.add_argument("--adapter", choices=("auto", "software"), default="software", help="default %(default)s")
     soak.add_argument("--model", help="a model of the site, or a URL (default: a tiny one of the tests)")
     soak.add_argument("--vision", default="efficientnet-lite0", help="default %(default)s")
+    soak.add_argument("--keep", action="store_true", help="write the figures of the visits into docs/results")
 
     models = made["models"]
     models.add_argument("action", nargs="?", choices=("list", "fetch"), default="list", help="default %(default)s")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,10 @@ from .failure import SetupError
 from .serve import make_app, serving
 from .site import build_site
 from .soaking import Check, Plan, Soak
+from .visits.driver import visitor
+from .visits.faults import deal
+from .visits.judge import Outcome
+from .visits.report import keep, markdown
 
 TINY = "tests/data/tiny/tiny-qwen2-Q4_1-tied.gguf"
 MODEL_ADDRESS = "/soak-model.gguf"
@@ -28,13 +34,19 @@ WIDTH = 60
 def run(options: argparse.Namespace, root: Path) -> int:
     """Prints what held and what did not; exit status 1 when anything is off. Raises SetupError."""
     dist = build_site(root).dist
-    with serving(make_app(dist)) as url:
-        try:
-            checks = asyncio.run(_soak(options, root, url))
-        except BrowserError as error:
-            raise SetupError(f"The browser could not run the soak: {error.message.splitlines()[0]}") from error
-    print(table(checks))
-    return 0 if all(check.holds for check in checks) else 1
+    checks: list[Check] = []
+    outcomes: list[Outcome] = []
+    try:
+        if options.alternations or options.aborts or options.losses:
+            with serving(make_app(dist)) as url:
+                checks = asyncio.run(_soak(options, root, url))
+            print(table(checks))
+        if options.visits:
+            outcomes = asyncio.run(_visits(options, root, dist))
+    except BrowserError as error:
+        raise SetupError(f"The browser could not run the soak: {error.message.splitlines()[0]}") from error
+    held = all(check.holds for check in checks) and not any(outcome.wrong for outcome in outcomes)
+    return 0 if held else 1
 
 
 def table(checks: list[Check]) -> str:
@@ -81,11 +93,31 @@ async def put_through(browser: Browser, url: str, options: argparse.Namespace, r
     return await Soak(page, client_options(options), plan_of(options), crash).run()
 
 
+async def _visits(options: argparse.Namespace, root: Path, dist: Path) -> list[Outcome]:
+    """Goes on the visits and prints what came of them."""
+    wishes = {"adapter": options.adapter, "poolMiB": options.pool}
+    if options.model:
+        wishes["model"] = options.model
+    async with _browser(options.adapter) as browser, visitor(browser, root, dist, **wishes) as made:
+        outcomes = await made.go_on(deal(options.visits, options.seed), lambda line: print(line, flush=True))
+        adapter = made.adapter
+    print(f"Visits on {adapter}, seed {options.seed}.", markdown(outcomes), sep="\n")
+    if options.keep:
+        print(f"Written: {keep(outcomes, adapter, options.seed, root / 'docs' / 'results')}")
+    return outcomes
+
+
 async def _soak(options: argparse.Namespace, root: Path, url: str) -> list[Check]:
+    async with _browser(options.adapter) as browser:
+        return await put_through(browser, url, options, root)
+
+
+@asynccontextmanager
+async def _browser(adapter: str) -> AsyncIterator[Browser]:
     async with async_playwright() as playwright:
-        arguments = [*flags(options.adapter), *FORGIVING]
+        arguments = [*flags(adapter), *FORGIVING]
         browser = await playwright.chromium.launch(executable_path=ensure_chromium(), args=arguments)
         try:
-            return await put_through(browser, url, options, root)
+            yield browser
         finally:
             await browser.close()

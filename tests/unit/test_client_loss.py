@@ -350,3 +350,43 @@ async def test_language_model_that_cannot_be_had_for_the_rebuild_is_a_passing_tr
     assert (await collect(client))[-1]["source"] == "cloud"
     await settled(client)
     assert (await collect(client))[-1]["source"] == "device"
+
+
+# --- the cloud goes first
+
+
+async def test_a_rebuild_begins_once_the_cloud_has_begun() -> None:
+    world = losing(2, None)
+    world.cloud.hold_after = 0  # it has been asked, and thinks
+    client = await opened(world, mode="prefer_on_device")
+    reading = asyncio.ensure_future(collect(client))
+    await asyncio.sleep(0.1)
+    assert world.cloud.requests
+    assert len(world.made) == 1, "making a device ready keeps Python from passing on what the cloud says"
+    assert world.made[0].closed
+    reading.cancel()
+    await client.close()
+    world = losing(2, None)
+    client = await opened(world, mode="prefer_on_device")
+    await collect(client)
+    async with asyncio.timeout(0.5):
+        await settled(client)
+    assert len(world.made) == 2
+
+
+@pytest.mark.parametrize("error", [None, CloudUnavailable("The gateway is down (test).")])
+async def test_a_rebuild_waits_no_longer_than_somebody_waits_for_the_cloud(error: CloudUnavailable | None) -> None:
+    world = losing(2, None)
+    world.cloud.error = error
+    world.cloud.hold_after = None if error else 0
+    client = await opened(world, mode="prefer_on_device")
+    async with asyncio.timeout(2):
+        if error:  # the device goes on itself, at once
+            assert text_of(await asyncio.wait_for(collect(client), 0.5)) == TEXT
+        else:
+            reading = asyncio.ensure_future(collect(client))
+            await asyncio.sleep(0.01)
+            await settled(client)
+            reading.cancel()
+    assert len(world.made) == 2
+    await client.close()
