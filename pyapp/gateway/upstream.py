@@ -105,6 +105,7 @@ class Upstream:
                 await _drain(response)
             else:
                 yield answer.flush()
+                answer.check()
             yield [answer.end()]
         except (aiohttp.ClientError, OSError) as error:
             log.warning("upstream broke off: %s: %s", type(error).__name__, error)
@@ -169,20 +170,23 @@ class _Answer:
         self._usage: tuple[int, int] | None = None
         self._pieces = 0
         self._joiner = SurrogateJoiner()
+        self._failure: TandemError | None = None
 
     def take(self, received: bytes) -> list[CloudEvent]:
-        """The texts that ``received`` completes. Raises ``CloudUnavailable`` for what is no answer, see ``check``."""
+        """The texts that ``received`` completes, up to an event that is an error, see ``check``."""
         return self._texts(self._decoder.decode(received))
 
     def check(self) -> None:
-        """Raises the ``CloudUnavailable`` of what came after the texts that ``take`` gave."""
+        """Raises the ``TandemError`` of what came after the texts that were given last."""
+        if self._failure:
+            raise self._failure
         self._decoder.check()
 
     def flush(self) -> list[CloudEvent]:
         """Ends a stream without the end mark. Some servers send none; the text is whole all the same if a finish reason
         came. Raises ``CloudUnavailable`` where it is not."""
         texts = self._texts(self._decoder.flush())
-        if not self.whole and not self._finish_reason:
+        if not self.whole and not self._finish_reason and not self._failure:
             raise CloudUnavailable("The cloud model's server cut its answer off before the end; try again.", status=502)
         return texts
 
@@ -198,7 +202,11 @@ class _Answer:
             if event.data.strip() == DONE:
                 self.whole = True
                 break
-            chunk = parse_chunk(event.data)
+            try:
+                chunk = parse_chunk(event.data)
+            except TandemError as error:
+                self._failure = error
+                break
             self._finish_reason = chunk.finish_reason or self._finish_reason
             self._usage = chunk.usage or self._usage
             if chunk.text:

@@ -178,6 +178,14 @@ async def test_an_end_without_the_mark_counts_as_whole_after_a_finish_reason_onl
     assert "cut its answer off" in error["error"]["message"]
 
 
+@pytest.mark.parametrize("tail", [b'data: {"error":"plain"}\n\n', b"data: <html>\n\n", b'data: {"error":"cut"}'])
+async def test_text_that_comes_together_with_an_error_is_passed_on_first(tail: bytes) -> None:
+    async with world(chunks(openai_chunk("abc") + tail)) as it:
+        text, error = events_of(await it.ask())
+    assert text == {"text": "abc"}
+    assert error["error"]["code"] == "cloud_unavailable"
+
+
 @pytest.mark.parametrize(
     ("tail", "end", "message"),
     [
