@@ -129,7 +129,8 @@ class _Call:
     def __init__(self, number: int, send: Send) -> None:
         self.started = False
         self.finished = False
-        self.outcome = "ok"
+        self.outcome = "cut"
+        """How it ended; as long as nobody says so: this process was stopped, or failed, before its end."""
         self.site: str | None = None
         self.ticket: Ticket | None = None
         self.estimated_prompt_tokens = 0
@@ -152,6 +153,7 @@ class _Call:
         await self._write(b"".join(map(encode_event, events)))
 
     async def end(self) -> None:
+        self.outcome = "ok"
         await self._write(encode_done(), last=True)
 
     async def fail(self, error: TandemError) -> None:

@@ -104,7 +104,8 @@ class Upstream:
             if answer.whole:
                 await _drain(response)
             else:
-                yield answer.flush()
+                if events := answer.flush():
+                    yield events
                 answer.check()
             yield [answer.end()]
         except (aiohttp.ClientError, OSError) as error:

@@ -130,6 +130,15 @@ def test_tokens_in_progress_count_in_full_until_their_end() -> None:
     Ticket([mine], clock)
 
 
+def test_an_answer_that_cost_more_than_was_foreseen_leaves_none() -> None:
+    clock, mine = Clock(), account(tokens_per_day=100)
+    ticket = Ticket([mine], clock)
+    ticket.set_aside(60)
+    ticket.close(130)  # the prompt had more tokens than its bytes told
+    with pytest.raises(Busy, match=r"has 0 of its 100 tokens left today"):
+        Ticket([mine], clock)
+
+
 def test_what_began_yesterday_changes_nothing_today() -> None:
     clock, mine = Clock(), account(tokens_per_day=100)
     old = Ticket([mine], clock)

@@ -223,6 +223,7 @@ async def test_failures_in_mid_stream_are_events(tail: bytes, end: bool, message
         (replies(200, b"<html>", content_type="text/html"), 502, "cloud_unavailable", "text/html instead"),
         (replies(200, b"{}", content_type="application/json"), 502, "cloud_unavailable", "application/json instead"),
         (chunks(b'data: {"error":{"message":"x"}}\n\n'), 502, "cloud_unavailable", "reported an error"),
+        (chunks(b'data: {"error":{"message":"x"}}'), 502, "cloud_unavailable", "reported an error"),
         (chunks(ROLE_CHUNK), 502, "cloud_unavailable", "cut its answer off"),
     ],
 )
