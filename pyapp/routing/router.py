@@ -152,20 +152,24 @@ class Router:
                         yield source, part
                 return
             except Exception as error:
-                # A cloud whose context is the shorter one leaves the turn to the device that was to be spared.
-                too_long_for_the_cloud = spared is not None and bool(todo) and isinstance(error, ContextFull)
-                if isinstance(error, FINAL) and not too_long_for_the_cloud:
+                returns = source == "cloud" and "device" in failures and self._device_may_return()
+                # A cloud whose context is the shorter one leaves the turn to a device that was to be spared, or returns.
+                is_left = isinstance(error, ContextFull) and (returns or (spared is not None and bool(todo)))
+                if isinstance(error, FINAL) and not is_left:
                     raise
                 failures.pop(source, None)
                 failures[source] = failed = named(source, error)
             if source == "cloud" and "device" in failures:
-                if self.patient_device and self.device_returns():
+                if returns:
                     todo.append("device")
                 else:  # what was only late when the cloud was asked may have failed since
                     failures["device"] = self.device_absent() or failures["device"]
             if todo:
                 yield todo[0], Note(failed.code, _takes_over(failed, todo[0], any(tally.shown)))
         raise _explain(failures)
+
+    def _device_may_return(self) -> bool:
+        return self.patient_device is not None and self.device_returns()
 
     async def _attempt(self, source: Source, turn: Turn, tally: Tally, *, last: bool) -> AsyncGenerator[Part]:
         """One side's share of the stream. Leaves the tally as shown when the side fails."""

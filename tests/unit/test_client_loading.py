@@ -10,7 +10,7 @@ import pytest
 
 from pyapp.client import Client
 from pyapp.door.generation import Generation
-from pyapp.errors import BadWeights, Closed, CloudUnavailable, NoDevice
+from pyapp.errors import BadWeights, Closed, CloudUnavailable, ContextFull, NoDevice
 from pyapp.routing.breaker import THRESHOLDS
 from pyapp.routing.router import Part
 from tests.unit.door_fakes import FakeCloud, World
@@ -100,6 +100,16 @@ async def test_progress_of_models_that_come_together_is_one() -> None:
     assert [(each["loaded"], each["total"]) for each in reports] == [(5, 10), (10, 20)]
     await arrived(world, client)
     await looking
+
+
+async def test_text_that_is_too_long_for_the_cloud_waits_for_the_device() -> None:
+    world = loading(cloud=FakeCloud(error=ContextFull("The cloud's context holds 100 tokens.")))
+    client = await opened(world)
+    writing = client.generate(prompt="Hi")
+    events = await until_it_waits(writing)
+    world.arrival.set()
+    events += [event async for event in writing]
+    assert (text_of(events), events[-1]["source"]) == ("Hello", "device")
 
 
 @pytest.mark.parametrize("fail_after", [0, 1])
