@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -15,9 +16,12 @@ from .site import build_site
 
 ALL = ("tests/browser", "tests/kernels", "tests/unit")
 """The long files first, so that the short ones fill the end."""
-BESIDE_EACH_OTHER = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
+DEVELOPMENT = ("-X", "dev")
+"""Shows unclosed files and sockets, which the settings in pyproject.toml turn into failures."""
+WORKERS = f"2*popen//python={shlex.join([sys.executable, *DEVELOPMENT])}"
+BESIDE_EACH_OTHER = ("--tx", WORKERS, "--dist", "loadfile", "--no-loadscope-reorder")
 """Two workers, each with a browser of its own: one test mostly waits for the other side of its own browser. A file
-stays in one worker, since its tests share a page."""
+stays in one worker, since its tests share a page. ``-n 2`` would start them without development mode."""
 
 
 def run(options: argparse.Namespace, root: Path) -> int:
@@ -34,6 +38,5 @@ def run(options: argparse.Namespace, root: Path) -> int:
 
 
 def _pytest(arguments: Sequence[str], root: Path, environment: Mapping[str, str]) -> int:
-    # Development mode shows unclosed files and sockets, which the settings in pyproject.toml turn into failures.
-    command = [sys.executable, "-X", "dev", "-m", "pytest", *arguments]
+    command = [sys.executable, *DEVELOPMENT, "-m", "pytest", *arguments]
     return subprocess.run(command, cwd=root, check=False, env=environment).returncode

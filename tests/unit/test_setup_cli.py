@@ -8,9 +8,10 @@ import sys
 import venv
 from pathlib import Path
 
+import execnet
 import pytest
 
-from pyapp.setup import cli, environment
+from pyapp.setup import cli, environment, testing
 from pyapp.setup.cli import COMMANDS, main, make_parser
 from pyapp.setup.environment import STAMP, ensure_environment, is_fresh, wanted_stamp
 from pyapp.setup.failure import SetupError
@@ -49,6 +50,14 @@ def test_only_test_takes_arguments_of_others(
     assert "--prot" in capsys.readouterr().err
     options, rest = make_parser().parse_known_args(["test", "-k", "tokenizer", "-x", "--no-check"])
     assert (options.no_check, rest) == (True, ["-k", "tokenizer", "-x"])
+
+
+def test_workers_of_the_tests_are_in_development_mode() -> None:
+    gateway = execnet.makegateway(testing.WORKERS.partition("*")[2])
+    try:
+        assert gateway.remote_exec("import sys; channel.send(sys.flags.dev_mode)").receive(timeout=60) is True
+    finally:
+        gateway.exit()
 
 
 def test_a_failure_is_one_sentence(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
