@@ -48,7 +48,7 @@ class TextWatch:
             self._wrote(source)
         elif isinstance(part, Note) and source != self._tally.source:  # the side that follows is named, the other runs
             fallback: Fallback = {
-                "reason": part.code,
+                "reason": part.reason,
                 "from": self._tally.source,
                 "to": source,
                 "takeover_ms": None,
