@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -16,6 +16,7 @@ from pyapp.door import telemetry
 from pyapp.door.flight import StillLoading
 from pyapp.door.pressure import CODE as PRESSURE
 from pyapp.errors import BadArgument, CloudUnavailable, ContextFull, DeviceLost, NoDevice, OutOfMemory, TandemError
+from pyapp.routing.access_token import Shop
 from pyapp.routing.breaker import KINDS
 from pyapp.routing.router import Begin, End, Mode, Note, Piece, Tally
 from pyapp.routing.telemetry import ERRORS, MODES, REASONS, Record
@@ -33,17 +34,28 @@ class Wire:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def post(self, url: str, text: str) -> None:
-        self.posted.append((url, json.loads(text)))
-        await self.hold.wait()
-        if self.failing:
+    def reporter(self, url: str, shop: Shop | None) -> WireReporter:
+        return WireReporter(self, url)
+
+
+@dataclass
+class WireReporter:
+    wire: Wire
+    url: str
+
+    async def post(self, text: str) -> None:
+        self.wire.posted.append((self.url, json.loads(text)))
+        await self.wire.hold.wait()
+        if self.wire.failing:
             raise CloudUnavailable("no")
+
+    def close(self) -> None: ...
 
 
 async def opened(world: World, wire: Wire | None = None, **options: Any) -> tuple[Client, list[Record]]:
     services = replace(world.services(), base="https://shop.example/")
     if wire is not None:
-        services = replace(services, post_telemetry=wire.post)
+        services = replace(services, reporter=wire.reporter)
     client = await Client.create(services=services, **options)
     records: list[Record] = []
     client.on_telemetry = records.append
@@ -309,11 +321,12 @@ def test_the_words_of_records_are_those_of_the_errors_and_modes() -> None:
 
 def test_the_reasons_of_fallbacks_are_errors_kinds_of_failure_and_the_codes_of_notes() -> None:
     """The gateway counts any other as "other"; these words are what its operator's queries are made of."""
-    assert REASONS == (
+    expected = (
         *("no_device", "device_lost", "out_of_memory", "bad_weights", "bad_model", "bad_image", "context_full"),
         *("cloud_unavailable", "busy", "closed", "bad_argument"),
         *("stall", "wrong_result", "loading", "pressure"),
     )
+    assert expected == REASONS
     assert set(REASONS) == {*ERRORS, *KINDS, StillLoading.code, PRESSURE}
 
 
