@@ -63,8 +63,8 @@ class DeviceSide:
             except (*FINAL, Busy):
                 raise
             except TandemError:
-                begun, made = made, 0 if answer is None else len(answer.made)
-                fruitless = fruitless + 1 if made == begun else 0
+                before, made = made, 0 if answer is None else len(answer.made)
+                fruitless = fruitless + 1 if made == before else 0
                 if not self.patient or fruitless >= FRUITLESS:
                     raise
                 # The next knock waits for the rebuild, or raises why there is none.

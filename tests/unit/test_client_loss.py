@@ -84,9 +84,13 @@ async def test_device_that_fails_again_and_again_at_the_same_token_is_not_waited
     world = losing(at, at, at, at, None)
     client = await opened(world, mode="only_on_device", rebuilds_per_hour=20)
     events: list[Any] = []
-    with pytest.raises(DeviceLost, match=LOST):
+
+    async def read() -> None:
         async for event in client.generate(prompt="Hi"):
             events.append(event)  # noqa: PERF401 (what came before the error counts)
+
+    with pytest.raises(DeviceLost, match=LOST):
+        await read()
     assert text_of(events) == shown
     assert len(world.made) <= 3 + (at > 0), "with the one that is made ready for the next text"
     await client.close()
