@@ -116,7 +116,8 @@ class Visitor:
 
     def _options(self, visit: Visit) -> dict[str, Any]:
         cloud = REFUSED if visit.cloud.name == "down" else CLOUD_STREAM_PATH
-        made = {"mode": visit.mode, "cloud": cloud, "model": MODEL, "vision": None, **self.options}
+        made = {"mode": visit.mode, "cloud": cloud, "model": MODEL, "vision": None, "cloudWhileLoading": visit.early}
+        made |= self.options
         return {**made, "stallSeconds": STALL} if visit.device.name == "stall" else made
 
     @property
