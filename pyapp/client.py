@@ -51,6 +51,9 @@ class Client:
         self._device = device
         site = device.site
         self._cloud = None if options.cloud is None else services.cloud_side(site.address(options.cloud), site.shop())
+        telemetry = options.telemetry
+        reporter = None if telemetry is None else services.reporter(site.address(telemetry), site.shop())
+        self._telemetry = Telemetry(options, services.clock, reporter, lambda: device.status()["tier"])
         self._pressure = Pressure(options, services, device, self._tell_status)
         self._router = Router(
             options.mode,
@@ -62,8 +65,6 @@ class Client:
             cloud_first=device.prefers_cloud,
             pressure=self._pressure.weigh,
         )
-        url = None if options.telemetry is None else device.site.address(options.telemetry)
-        self._telemetry = Telemetry(options, services, url, lambda: device.status()["tier"])
         self._writing = asyncio.Lock()
         self._looking = asyncio.Lock()
         self._running: WeakSet[Generation] = WeakSet()

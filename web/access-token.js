@@ -7,29 +7,77 @@ const ASK_MS = 10_000;
 const EARLY_MS = 15_000; // a token is given up that long before its end, or a fifth of its time where that is less
 const EARLY_SHARE = 0.2;
 
-/**
- * A `fetch` for the stream at `cloud` that carries the token of the shop with the key `site`, asked for from a page of the
- * origin `ancestor`. A token that is refused (401) is replaced and the request sent once more.
- */
-export function fetchForShop(cloud, site, ancestor) {
-  const address = new URL("token", cloud).href;
-  let kept = null;
-  let asking = null;
-  const token = async () => {
-    if (kept !== null && performance.now() < kept.until) return kept;
-    asking ??= ask(address, { site, ancestor }).finally(() => (asking = null));
-    return (kept = await asking);
-  };
+/** Tokens for the shop with the key `site`, asked for at `address` from a page of the origin `ancestor`. */
+class TokenSource {
+  #address;
+  #claim;
+  #kept = null;
+  #asking = null;
+  #closed = false;
+
+  constructor(address, site, ancestor) {
+    this.#address = address;
+    this.#claim = { site, ancestor };
+  }
+
+  /** The token at hand, or a new one; callers at the same time share one request. */
+  async token() {
+    if (this.#kept !== null && performance.now() < this.#kept.until) return this.#kept;
+    if (this.#closed && !this.#asking) throw failed("No access token is asked for any more: the client is closed.");
+    this.#asking ??= ask(this.#address, this.#claim).finally(() => (this.#asking = null));
+    return (this.#kept = await this.#asking);
+  }
+
+  /** Forgets a token that the gateway did not take; a newer one is kept. */
+  refused(token) {
+    if (this.#kept === token) this.#kept = null;
+  }
+
+  close() {
+    this.#closed = true;
+  }
+}
+
+/** What a page asks of gateways as one shop. Addresses of the same gateway share its token. */
+export class ShopFetch {
+  #site;
+  #ancestor;
+  #sources = new Map();
+
+  constructor(site, ancestor) {
+    this.#site = site;
+    this.#ancestor = ancestor;
+  }
+
+  /**
+   * A `fetch` for `url`, the address of a stream or of telemetry, that carries the shop's token. A token that is refused
+   * (401) is replaced and the request sent once more.
+   */
+  to(url) {
+    const address = new URL("token", url).href;
+    if (!this.#sources.has(address)) {
+      this.#sources.set(address, new TokenSource(address, this.#site, this.#ancestor));
+    }
+    return carrying(this.#sources.get(address));
+  }
+
+  /** The client is closed: what is sent from now on goes with the token at hand, and no other is asked for. */
+  close() {
+    for (const source of this.#sources.values()) source.close();
+  }
+}
+
+function carrying(tokens) {
   return async (url, init) => {
     const send = async () => {
-      const used = await unless(init.signal, token);
+      const used = await unless(init.signal, () => tokens.token());
       const headers = { ...init.headers, authorization: `Bearer ${used.token}` };
       return [used, await fetch(url, { ...init, headers })];
     };
     const [used, response] = await send();
     if (response.status !== 401) return response;
     await response.body?.cancel();
-    if (kept === used) kept = null;
+    tokens.refused(used);
     return (await send())[1];
   };
 }
@@ -67,6 +115,7 @@ async function ask(address, claim) {
 
 /** What `work()` resolves with, unless `signal` is aborted first; the work goes on for whoever else waits for it. */
 function unless(signal, work) {
+  if (!signal) return work();
   signal.throwIfAborted();
   let stop;
   const stopped = new Promise((_, reject) => {

@@ -1,6 +1,6 @@
 // What is left without Python: text from the cloud, and a clear word about the rest.
 
-import { fetchForShop } from "./access-token.js";
+import { ShopFetch } from "./access-token.js";
 import { readCloud } from "./cloud-reader.js";
 import { TandemError } from "./tandem-error.js";
 import { Telemetry } from "./telemetry.js";
@@ -9,16 +9,21 @@ import { Telemetry } from "./telemetry.js";
 export class Fallback {
   #mode;
   #cloud;
-  #ask;
+  #shop;
   #telemetry;
   #turn = Promise.resolve();
 
   constructor(wishes, page, onTelemetry = () => {}) {
     const { mode = "prefer_on_device", cloud = "/api/ai/cloud-stream", site = null, ancestor } = wishes;
-    this.#telemetry = new Telemetry(wishes, onTelemetry);
+    this.#shop = site === null ? null : new ShopFetch(site, ancestor);
+    this.#telemetry = new Telemetry(wishes, onTelemetry, this.#shop);
     this.#mode = mode;
     this.#cloud = typeof cloud === "string" ? new URL(cloud, page).href : null;
-    this.#ask = this.#cloud !== null && site !== null ? fetchForShop(this.#cloud, site, ancestor) : undefined;
+  }
+
+  /** Before the last texts are ended: what is told of them goes with a token that is there, or not at all. */
+  close() {
+    this.#shop?.close();
   }
 
   /** Throws where the device is wanted and nothing else. */
@@ -59,7 +64,8 @@ export class Fallback {
     const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
     stream.push({ type: "status", code: death.code, message, source: "cloud" });
     try {
-      for await (const event of readCloud(this.#cloud, full, stream.signal, shown, this.#ask)) {
+      const ask = this.#shop?.to(this.#cloud);
+      for await (const event of readCloud(this.#cloud, full, stream.signal, shown, ask)) {
         watch.heard(event);
         stream.push(event);
       }

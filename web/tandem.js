@@ -156,6 +156,7 @@ class Client {
   /** Ends all calls with `closed` and gives the GPU back. Harmless when repeated. */
   close() {
     if (!this.#closing) {
+      this.#fallback.close();
       for (const stream of this.#writing) stream.fail(closed());
       this.#closing = this.#link.close(closed());
     }

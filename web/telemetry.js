@@ -52,16 +52,21 @@ class TextWatch {
   }
 }
 
-/** Tells of texts: to `onTelemetry`, and to the address `telemetry` where there is one. Never in a text's way. */
+/**
+ * Tells of texts: to `onTelemetry`, and to the address `telemetry` where there is one, with the token of
+ * `shop` (access-token.js) if there is one. Never in a text's way.
+ */
 export class Telemetry {
   #mode;
   #url;
   #onTelemetry;
+  #shop;
 
-  constructor({ mode = "prefer_on_device", telemetry = null }, onTelemetry) {
+  constructor({ mode = "prefer_on_device", telemetry = null }, onTelemetry, shop) {
     this.#mode = mode;
     this.#url = telemetry;
     this.#onTelemetry = onTelemetry;
+    this.#shop = shop;
   }
 
   /** Does `work(watch)`, which says what it hears of one text, and tells of it at its end. */
@@ -86,7 +91,8 @@ export class Telemetry {
     if (this.#url === null) return;
     const headers = { "content-type": "application/json" };
     const body = JSON.stringify({ records: [record] });
-    fetch(this.#url, { method: "POST", headers, body, keepalive: true, cache: "no-store" }).catch(() => {});
+    const ask = this.#shop?.to(this.#url) ?? fetch;
+    ask(this.#url, { method: "POST", headers, body, keepalive: true, cache: "no-store" }).catch(() => {});
   }
 }
 

@@ -13,6 +13,8 @@ from pyapp.routing.router import FINAL, Begin, End, Note, Part, Piece, Turn
 from pyapp.text.detokenizer import Detokenizer
 
 WHAT = "writing a text"
+FRUITLESS = 2
+"""Engines in a row that fail before their first token: the next one would too, and somebody waits for an answer."""
 
 
 class DeviceDoor(Protocol):
@@ -39,6 +41,7 @@ class DeviceSide:
     async def stream(self, turn: Turn, shown: str, left: int) -> AsyncGenerator[Part]:
         """See ``Side.stream``. Raises: ContextFull when the prompt leaves no room for a single token."""
         answer: _Answer | None = None
+        made = fruitless = 0
         while True:
             if self.patient and (wait := await self.device.knock(patient=True)) is not None:
                 begun = shown or (answer is not None and answer.made)
@@ -63,7 +66,9 @@ class DeviceSide:
             except (*FINAL, Busy):
                 raise
             except TandemError:
-                if not self.patient:
+                before, made = made, 0 if answer is None else len(answer.made)
+                fruitless = fruitless + 1 if made == before else 0
+                if not self.patient or fruitless >= FRUITLESS:
                     raise
                 # The next knock waits for the rebuild, or raises why there is none.
 

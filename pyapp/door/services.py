@@ -8,12 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from pyapp.door.tabs import NoTabs, TabLock
-from pyapp.routing.access_token import Shop, ShopTransport, TokenSource
-from pyapp.routing.cloud import CloudStream
-from pyapp.routing.cloud_side import CloudSide
+from pyapp.routing.access_token import Shop
 from pyapp.routing.router import Side
 from pyapp.routing.sentinel import MachineState
-from pyapp.routing.transport import Transport
 
 Progress = Callable[[str, int, "int | None"], None]
 """``progress(stage, loaded, total)``: bytes, or steps where the stage has no bytes; ``total`` None where unknown."""
@@ -40,8 +37,24 @@ class NotesInMemory:
         self.values[name] = value
 
 
-async def no_telemetry(url: str, text: str) -> None:
-    """For clients that are not to send any."""
+class Reporter(Protocol):
+    """Takes telemetry to one address; see ``pyapp.routing.gateways``."""
+
+    async def post(self, text: str) -> None:
+        """Sends JSON; goes on when the page is left meanwhile. Raises where it does not arrive."""
+        ...
+
+    def close(self) -> None:
+        """The client is closed: what is posted from now on has time for one request only."""
+        ...
+
+
+class NoReporter:
+    """Of clients that are not to send any."""
+
+    async def post(self, text: str) -> None: ...
+
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -78,19 +91,12 @@ class Services:
     watch_machine: Callable[[Callable[[MachineState], None]], Callable[[], None]] = lambda hear: lambda: None
     """``watch_machine(hear)`` -> a call that ends it: ``hear`` gets the machine's state at each change, as far as the
     browser tells. Never raises."""
-    post_telemetry: Callable[[str, str], Awaitable[None]] = no_telemetry
-    """``post_telemetry(url, json)``: goes on when the page is left meanwhile. Raises where it does not arrive."""
+    reporter: Callable[[str, Shop | None], Reporter] = lambda url, shop: NoReporter()
+    """``reporter(url, shop)``, as ``cloud_side``: what takes telemetry there."""
 
 
 class SiteError(Exception):
     """A small file of the site is missing; who asked for it decides what that means."""
-
-
-def cloud_side(url: str, shop: Shop | None, transport: Transport) -> Side:
-    """The gateway's stream at ``url``; only where there is a ``shop`` it is asked with a token."""
-    if shop is not None:
-        transport = ShopTransport(transport, TokenSource(url, shop, transport))
-    return CloudSide(CloudStream(url, transport))
 
 
 def browser_services() -> Services:
@@ -102,7 +108,8 @@ def browser_services() -> Services:
     from pyapp.engine.cpu_vision import CpuVision
     from pyapp.engine.engine import Engine
     from pyapp.gpu.probe import probe
-    from pyapp.routing.fetch_transport import FetchTransport, post_beacon
+    from pyapp.routing.fetch_transport import FetchTransport
+    from pyapp.routing.gateways import Gateways
     from pyapp.vision.decode import decode_image
     from pyapp.weights.notes import Notes
     from pyapp.weights.store import ensure_model
@@ -113,11 +120,12 @@ def browser_services() -> Services:
     async def create_engine(**wishes: Any) -> Engine:
         return await Engine.create(**wishes)
 
+    gateways = Gateways(FetchTransport(), FetchTransport(keepalive=True))
     return Services(
         probe=probe,
         ensure_model=ensure_model,
         create_engine=create_engine,
-        cloud_side=lambda url, shop: cloud_side(url, shop, FetchTransport()),
+        cloud_side=gateways.cloud_side,
         decode_image=decode,
         cpu_vision=CpuVision.create,
         fetch_json=fetch_json,
@@ -128,7 +136,7 @@ def browser_services() -> Services:
         browser=str(js.navigator.userAgent),
         memory_gib=_memory_gib,
         watch_machine=watch_machine,
-        post_telemetry=post_beacon,
+        reporter=gateways.reporter,
     )
 
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pyapp.door.options import ClientOptions
-from pyapp.door.services import Services
+from pyapp.door.services import Reporter
 from pyapp.errors import Closed, TandemError
 from pyapp.routing.router import End, Note, Part, Piece, Source, Tally
 from pyapp.routing.telemetry import INTERNAL, Fallback, Record
@@ -48,7 +48,7 @@ class TextWatch:
             self._wrote(source)
         elif isinstance(part, Note) and source != self._tally.source:  # the side that follows is named, the other runs
             fallback: Fallback = {
-                "reason": part.code,
+                "reason": part.reason,
                 "from": self._tally.source,
                 "to": source,
                 "takeover_ms": None,
@@ -94,16 +94,21 @@ class TextWatch:
 
 
 class Telemetry:
-    """Of one client. ``tier`` tells what is known of the GPU at that moment; ``url`` is where records go, or None."""
+    """Of one client. ``tier`` tells what is known of the GPU at that moment; ``reporter`` takes records away, if any
+    are to go. ``clock`` in seconds."""
 
     def __init__(
-        self, options: ClientOptions, services: Services, url: str | None, tier: Callable[[], str | None]
+        self,
+        options: ClientOptions,
+        clock: Callable[[], float],
+        reporter: Reporter | None,
+        tier: Callable[[], str | None],
     ) -> None:
         self.on_record: Callable[[Record], None] = lambda record: None
         self._mode = options.mode
-        self._clock = services.clock
+        self._clock = clock
         self._tier = tier
-        self._outbox = None if url is None else Outbox(url, services)
+        self._outbox = None if reporter is None else Outbox(reporter)
 
     @contextmanager
     def text(self, tally: Tally, closed: Callable[[], bool]) -> Iterator[TextWatch]:
@@ -132,11 +137,10 @@ class Telemetry:
 
 
 class Outbox:
-    """Records on their way to ``url``: together where they come together, and not again where that fails."""
+    """Records on their way with ``reporter``: together where they come together, and not again where that fails."""
 
-    def __init__(self, url: str, services: Services) -> None:
-        self._url = url
-        self._post = services.post_telemetry
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
         self._waiting: list[Record] = []
         self._timer: asyncio.TimerHandle | None = None
         self._sending: set[asyncio.Task[None]] = set()
@@ -149,6 +153,7 @@ class Outbox:
             self._timer = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._flush)
 
     async def close(self) -> None:
+        self._reporter.close()
         self._flush()
         if self._sending:
             await asyncio.wait(self._sending, timeout=CLOSE_SECONDS)
@@ -165,7 +170,7 @@ class Outbox:
 
     async def _send(self, records: list[Record]) -> None:
         try:
-            await self._post(self._url, json.dumps({"records": records}))
+            await self._reporter.post(json.dumps({"records": records}))
         except Exception as error:  # the operator's loss, nobody else's
             log.debug("telemetry was not taken: %s", error)
 

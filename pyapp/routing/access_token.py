@@ -36,9 +36,10 @@ class Shop:
 
 
 class TokenSource:
-    """Tokens for ``shop`` from ``token``, the address beside the stream's at ``url``.
+    """Tokens for ``shop`` from ``token``, the address beside ``url``, which is the stream's or telemetry's.
 
-    Callers at the same time share one request; where one who asked is cancelled, the next asks.
+    Callers at the same time share one request and what comes of it, so that nobody waits behind another's. Cancelling
+    them does not end it.
     """
 
     def __init__(
@@ -56,28 +57,47 @@ class TokenSource:
         self._transport = transport
         self._clock = clock
         self._seconds = seconds
-        self._asking = asyncio.Lock()
+        self._asking: asyncio.Task[str] | None = None
         self._token: str | None = None
         self._until = 0.0
+        self._closed = False
+
+    @property
+    def at_hand(self) -> str | None:
+        """A token that is good for a while yet and need not be asked for."""
+        return self._token if self._clock() < self._until else None
 
     async def token(self) -> str:
-        """A token that is good for a while yet.
+        """A token that is good for a while yet: the one at hand, or a new one.
 
         Raises ``CloudUnavailable`` with the gateway's own sentence where there is one: for a key that is not known and
         for an origin that is not the shop's too, since the caller of a text can do nothing about either, and a device
-        that can write is to do so. ``details["kind"]`` is "no_token", "timeout" or "network".
+        that can write is to do so. ``details["kind"]`` is "no_token", "timeout", "network" or "closed".
         """
-        async with self._asking:
-            if self._token is None or self._clock() >= self._until:
-                asked = self._clock()
-                self._token, seconds = await self._fetch()
-                self._until = asked + seconds - min(_EARLY_SECONDS, seconds * _EARLY_SHARE)
-            return self._token
+        if (token := self.at_hand) is not None:
+            return token
+        if self._asking is None:
+            if self._closed:
+                raise CloudUnavailable("No access token is asked for any more: the client is closed.", kind="closed")
+            self._asking = asyncio.ensure_future(self._ask(self._clock()))
+        return await asyncio.shield(self._asking)
 
     def refused(self, token: str) -> None:
         """Forgets ``token``, which the gateway did not take; a newer one is kept."""
         if token == self._token:
             self._token = None
+
+    def close(self) -> None:
+        """Asks no more: whoever still wants a token gets the one at hand, or the one that is on its way, or none."""
+        self._closed = True
+
+    async def _ask(self, asked: float) -> str:
+        try:
+            self._token, seconds = await self._fetch()
+        finally:
+            self._asking = None
+        self._until = asked + seconds - min(_EARLY_SECONDS, seconds * _EARLY_SHARE)
+        return self._token
 
     async def _fetch(self) -> tuple[str, float]:
         body = json.dumps({"site": self._shop.key, "ancestor": self._shop.ancestor}).encode()

@@ -12,7 +12,13 @@ from ..errors import CloudUnavailable
 
 
 class FetchTransport:
-    """``Transport`` over ``js.fetch``; works in a window and in a worker."""
+    """``Transport`` over ``js.fetch``; works in a window and in a worker.
+
+    ``keepalive``: requests live on when the page is left; a browser takes 64 KiB of them at a time.
+    """
+
+    def __init__(self, *, keepalive: bool = False) -> None:
+        self._keepalive = keepalive
 
     async def post(self, url: str, body: bytes, headers: Mapping[str, str]) -> FetchReply:
         controller = js.AbortController.new()
@@ -22,6 +28,7 @@ class FetchTransport:
                 "headers": dict(headers),
                 "cache": "no-store",
                 "credentials": "same-origin",
+                "keepalive": self._keepalive,
                 "signal": controller.signal,
             },
             dict_converter=js.Object.fromEntries,
@@ -70,27 +77,6 @@ class FetchReply:
     async def close(self) -> None:
         if not self._whole:
             self._controller.abort()
-
-
-async def post_beacon(url: str, text: str) -> None:
-    """Sends JSON that nobody waits for: the request lives on when the page is left. Raises: CloudUnavailable."""
-    options = to_js(
-        {
-            "method": "POST",
-            "headers": {"content-type": "application/json"},
-            "cache": "no-store",
-            "credentials": "same-origin",
-            "keepalive": True,
-            "body": text,
-        },
-        dict_converter=js.Object.fromEntries,
-    )
-    try:
-        response = await js.fetch(url, options)
-    except JsException as error:
-        raise _network_error(error) from None
-    if not response.ok:
-        raise CloudUnavailable(f"{url} answered with HTTP {response.status}.", kind="http", status=response.status)
 
 
 def _network_error(error: Any) -> CloudUnavailable:

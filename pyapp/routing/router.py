@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from pyapp.errors import BadArgument, Closed, CloudUnavailable, ContextFull, DeviceLost, TandemError
+from pyapp.routing.breaker import KINDS, Kind
 from pyapp.text.sampling import SamplingParams
 
 Source = Literal["device", "cloud"]
@@ -52,10 +53,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Note:
-    """Something worth telling the user."""
+    """Something worth telling the user. ``kind``: the kind of failure that it is about, where ``code`` is wider."""
 
     code: str
     message: str
+    kind: Kind | None = None
+
+    @property
+    def reason(self) -> str:
+        """What those who count failures count it as."""
+        return self.kind or self.code
 
 
 @dataclass(frozen=True)
@@ -165,7 +172,7 @@ class Router:
                 else:  # what was only late when the cloud was asked may have failed since
                     failures["device"] = self.device_absent() or failures["device"]
             if todo:
-                yield todo[0], Note(failed.code, _takes_over(failed, todo[0], any(tally.shown)))
+                yield todo[0], _takes_over(failed, todo[0], any(tally.shown))
         raise _explain(failures)
 
     def _device_may_return(self) -> bool:
@@ -199,9 +206,11 @@ def named(source: Source, error: Exception) -> TandemError:
     return CloudUnavailable(f"The cloud failed ({error}).", cause=cause)
 
 
-def _takes_over(failed: TandemError, follower: Source, started: bool) -> str:
+def _takes_over(failed: TandemError, follower: Source, started: bool) -> Note:
     where = "from the cloud" if follower == "cloud" else "on this device"
-    return f"{failed.message.rstrip('.')}. The text {'goes on' if started else 'is written'} {where}."
+    said = f"{failed.message.rstrip('.')}. The text {'goes on' if started else 'is written'} {where}."
+    kind = failed.details.get("kind")
+    return Note(failed.code, said, kind if kind in KINDS else None)
 
 
 def _explain(failures: Mapping[Source, TandemError]) -> TandemError:

@@ -23,8 +23,9 @@ ERRORS = (
 INTERNAL = "internal"
 """The outcome of a text that met an error which nobody foresaw."""
 OUTCOMES = ("stop", "length", "abort", *ERRORS, INTERNAL)
-REASONS = (*ERRORS, "pressure", "stall", "wrong_result")
-"""Of a fallback: an error's code, or where it says more, its kind; "pressure": moved before anything failed."""
+REASONS = (*ERRORS, "stall", "wrong_result", "loading", "pressure")
+"""Of a fallback: an error's code, or where that says more, the kind of failure (``routing.breaker``); "loading": the
+device had no models yet; "pressure": moved before anything failed."""
 
 Fallback = TypedDict("Fallback", {"reason": str, "from": str, "to": str, "takeover_ms": float | None, "mid_text": bool})
 """One side taking over from the other. ``takeover_ms``: from the detection of the fault to the first character of the

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from pyapp.client import Client
-from pyapp.door.services import cloud_side
 from pyapp.errors import CloudUnavailable
 from pyapp.gateway.settings import Settings
 from pyapp.routing.access_token import Shop, ShopTransport, TokenSource
 from pyapp.routing.cloud import CloudStream
+from pyapp.routing.gateways import Gateways
 from pyapp.routing.httpx_transport import HttpxTransport
 from pyapp.routing.wire import Text, Usage, encode_done, encode_event
 from tests.unit.door_fakes import World
@@ -28,6 +28,7 @@ from tests.unit.test_gateway_stream import TEXTS, WHOLE, chunks
 
 STREAM = "https://tandem.example/api/ai/cloud-stream"
 TOKEN = "https://tandem.example/api/ai/token"
+TELEMETRY = "https://tandem.example/api/ai/telemetry"
 SHOP = Shop("pk_rosa_5f2c9e", "https://shop.rosa.example")
 ANSWER = encode_event(Text("abc")) + encode_event(Usage(3, 1, "stop")) + encode_done()
 
@@ -254,6 +255,33 @@ async def test_a_failure_is_not_kept() -> None:
     assert await source.token() == "t1"
 
 
+async def test_callers_at_the_same_time_share_a_failure_too() -> None:
+    """Else one who comes while telemetry's request hangs would wait for that, and then as long for his own."""
+    gateway = FakeGateway(token_reply=FakeReply(500, b"", {}), gate=asyncio.Event())
+    source = gateway.source()
+    callers = [asyncio.create_task(source.token()) for _ in range(3)]
+    await asyncio.sleep(0)
+    gateway.gate.set()  # type: ignore[union-attr]
+    for result in await asyncio.gather(*callers, return_exceptions=True):
+        assert isinstance(result, CloudUnavailable)
+    assert gateway.tokens_asked == 1
+
+
+async def test_a_closed_source_gives_what_it_has() -> None:
+    gateway = FakeGateway(gate=asyncio.Event())
+    source = gateway.source()
+    asking = asyncio.create_task(source.token())
+    await asyncio.sleep(0)
+    source.close()
+    late = asyncio.create_task(source.token())
+    await asyncio.sleep(0)
+    gateway.gate.set()  # type: ignore[union-attr]
+    assert [await asking, await late, await source.token()] == ["t1"] * 3
+    gateway.now += 300
+    assert (await failure(source)).details == {"kind": "closed"}
+    assert gateway.tokens_asked == 1
+
+
 async def test_a_silent_gateway_is_given_up() -> None:
     error = await failure(FakeGateway(gate=asyncio.Event()).source(seconds=0.05))
     assert error.message == "The cloud gateway gave no access token within 0.05 seconds; try again."
@@ -266,7 +294,7 @@ async def write(gateway: FakeGateway, **options: Any) -> list[Any]:
     services = world.services()
     # The site's own base in a browser is its origin.
     fields = {**vars(services), "base": "https://tandem.example/"}
-    fields["cloud_side"] = lambda url, shop: cloud_side(url, shop, gateway)
+    fields["cloud_side"] = Gateways(gateway, gateway).cloud_side
     client = await Client.create(services=type(services)(**fields), **options)
     try:
         return [event async for event in client.generate(prompt="Hi", max_tokens=4)]

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 from tests.unit.node_runner import run_node
-from tests.unit.test_access_token import NO_TOKENS, NOT_THE_SHOPS, SHOP, STREAM, TOKEN
+from tests.unit.test_access_token import NO_TOKENS, NOT_THE_SHOPS, SHOP, STREAM, TELEMETRY, TOKEN
+from tests.unit.test_tandem_js import SETUP as TANDEM
 
 SETUP = """
-  const { fetchForShop } = await import(web + "access-token.js");
+  const { ShopFetch } = await import(web + "access-token.js");
   const { readCloud } = await import(web + "cloud-reader.js");
   let now = 1000;
   performance.now = () => now;
@@ -23,6 +24,9 @@ SETUP = """
   const events = 'data: {"text":"abc"}\\n\\ndata: [DONE]\\n\\n';
   globalThis.fetch = async (url, { body, headers }) => {
     posts.push([url, JSON.parse(body), headers.authorization ?? null]);
+    if (url.endsWith("/telemetry")) {
+      return new Response(null, { status: good(headers.authorization?.replace("Bearer ", "")) ? 204 : 401 });
+    }
     if (url.endsWith("/token")) {
       await gate;
       if (tokenReply) return tokenReply();
@@ -34,7 +38,8 @@ SETUP = """
     return new Response(events, { headers: { "content-type": "text/event-stream" } });
   };
   const request = { messages: [{ role: "user", content: "Hi" }], maxTokens: 4 };
-  const ask = fetchForShop(input.stream, input.site, input.ancestor);
+  const shop = new ShopFetch(input.site, input.ancestor);
+  const ask = shop.to(input.stream);
   const write = async (signal) => {
     const got = [];
     try {
@@ -139,6 +144,91 @@ def test_an_abort_does_not_wait_for_the_token_and_takes_nobody_along() -> None:
     )
     assert aborted[-1] == {"type": "done", "reason": "abort", "source": "cloud"}
     assert other[-1]["reason"] == "stop"
+
+
+TELL = """
+  const { Telemetry } = await import(web + "telemetry.js");
+  const records = [];
+  const telemetry = new Telemetry({ telemetry: input.stream.replace("cloud-stream", "telemetry") }, (record) => {
+    records.push(record);
+  }, shop);
+  const shown = { text: "", deviceTokens: 0, cloudTokens: 0, source: "cloud", began: 0, first: null };
+  const turn = () => new Promise((resolve) => setTimeout(resolve, 5));
+  const tell = async () => { await telemetry.text(shown, "no_device", async () => {}); await turn(); };
+"""
+
+
+def test_telemetry_goes_with_the_token_of_the_stream() -> None:
+    posts = js(TELL + "await tell(); await write(); await tell(); return posts;")
+    assert [(url, token) for url, _, token in posts] == [
+        (TOKEN, None),
+        (TELEMETRY, "Bearer t1"),
+        (STREAM, "Bearer t1"),
+        (TELEMETRY, "Bearer t1"),
+    ]
+
+
+def test_telemetry_replaces_a_refused_token_once() -> None:
+    urls = js(TELL + "good = () => false; await tell(); return posts.map(([url]) => url);")
+    assert urls == [TOKEN, TELEMETRY, TOKEN, TELEMETRY]
+
+
+def test_telemetry_without_a_token_is_lost_in_silence_and_holds_up_nothing() -> None:
+    posts, records, ended = js(
+        TELL
+        + """
+        tokenReply = () => new Response("", { status: 403 });
+        await tell();
+        gate = new Promise(() => {});
+        await tell();
+        return [posts.map(([url]) => url), records.length, "ended"];
+        """
+    )
+    assert (posts, records, ended) == ([TOKEN, TOKEN], 2, "ended")
+
+
+def test_at_the_close_telemetry_goes_with_the_token_at_hand_and_asks_for_none() -> None:
+    with_one, without = js(
+        TELL
+        + """
+        await write();
+        shop.close();
+        await tell();
+        const urls = posts.splice(0).map(([url]) => url);
+        now += 300_000;
+        await tell();
+        return [urls, posts];
+        """
+    )
+    assert with_one == [TOKEN, STREAM, TELEMETRY]
+    assert without == []
+
+
+def test_a_closed_client_tells_of_its_last_text_with_the_token_at_hand() -> None:
+    """Through ``tandem.js``, whose worker died: the close ends a text, and what is told of that still goes out."""
+    posts = run_node(
+        TANDEM
+        + """
+        const posts = [];
+        globalThis.fetch = async (url, { headers, signal }) => {
+          posts.push([new URL(url).pathname, headers.authorization ?? null]);
+          if (url.endsWith("/token")) return Response.json({ token: "t1", expires_in: 300 });
+          if (url.endsWith("/report")) return new Response(null, { status: 204 });
+          return new Promise((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
+        };
+        const created = createClient({ cloud: "/api/stream", telemetry: "/api/report", site: "pk_rosa_1" });
+        worker.say({ dead: "blocked" });
+        const client = await created;
+        const writing = failure(() => collect(client.generate({ prompt: "Hi" })));
+        while (posts.length < 2) await turn();
+        await client.close();
+        await writing;
+        await turn();
+        return posts;
+        """,
+        None,
+    )
+    assert posts == [["/api/token", None], ["/api/stream", "Bearer t1"], ["/api/report", "Bearer t1"]]
 
 
 def test_a_silent_gateway_is_given_up() -> None:

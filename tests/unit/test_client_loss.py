@@ -79,6 +79,23 @@ async def test_several_losses_in_one_answer() -> None:
     assert [engine.closed for engine in world.made] == [True] * 4 + [False]
 
 
+@pytest.mark.parametrize(("at", "shown"), [(3, "aé"), (0, "")])
+async def test_device_that_fails_again_and_again_at_the_same_token_is_not_waited_for(at: int, shown: str) -> None:
+    world = losing(at, at, at, at, None)
+    client = await opened(world, mode="only_on_device", rebuilds_per_hour=20)
+    events: list[Any] = []
+
+    async def read() -> None:
+        async for event in client.generate(prompt="Hi"):
+            events.append(event)  # noqa: PERF401 (what came before the error counts)
+
+    with pytest.raises(DeviceLost, match=LOST):
+        await read()
+    assert text_of(events) == shown
+    assert len(world.made) <= 3 + (at > 0), "with the one that is made ready for the next text"
+    await client.close()
+
+
 async def test_loss_after_the_last_token_allowed_asks_for_no_more() -> None:
     world = losing(3, None)
     events = await collect(await opened(world, mode="only_on_device"), max_tokens=3)
@@ -119,7 +136,7 @@ async def test_rebuild_that_fails_is_told_and_tried_again_after_a_while() -> Non
 
 
 async def test_rebuilds_an_hour_are_capped() -> None:
-    world = losing(1, 1, 1)
+    world = losing(1, 2, 3)
     client = await opened(world, mode="only_on_device", rebuilds_per_hour=2)
     with pytest.raises(DeviceLost, match=r"rebuilt 2 times within the hour, the most allowed; next in 60 min"):
         await collect(client)

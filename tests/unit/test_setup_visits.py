@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from pyapp.setup.visits import report
-from pyapp.setup.visits.faults import CLOUD, DEVICE, NONE, STYLES, STYLES_TO_COME, TO_COME, Fault, Visit, deal
+from pyapp.setup.visits.faults import CLOUD, DEVICE, ENDLESS, NONE, Visit, deal
 from pyapp.setup.visits.judge import Outcome, Server, Truth, judged
 from pyapp.setup.visits.upstream import Upstream, continued, pieces
 from pyapp.setup.visits.world import Exchange, World
@@ -19,7 +19,7 @@ from tests.unit.gateway_fakes import serve_app
 
 TEXT = "A red cup of clay."
 TRUTH = Truth(TEXT, 6)
-FAULTS = {fault.name: fault for fault in (*DEVICE, *CLOUD, *TO_COME)}
+FAULTS = {fault.name: fault for fault in (*DEVICE, *CLOUD)}
 
 
 def visit(device: str = "none", cloud: str = "none", mode: Any = "prefer_on_device", style: str = "exact") -> Visit:
@@ -38,6 +38,17 @@ def test_a_deal_is_known_by_its_seed_and_has_every_fault() -> None:
     assert {each.mode for each in visits} == {"prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"}
     assert {each.wanted for each in visits} == {"text", "error"}
     assert any(each.device is not NONE and each.cloud is not NONE for each in visits), "both sides down"
+
+
+def test_a_fault_without_an_end_comes_where_the_cloud_writes_meanwhile() -> None:
+    met = [each for each in deal(500, 7) if each.device.seconds > ENDLESS]
+    assert met
+    assert {(each.mode, each.early, each.wanted) for each in met} == {("prefer_on_device", True, "text")}
+
+
+def test_the_device_is_there_from_the_first_where_it_fails_in_the_middle() -> None:
+    assert not any(each.early for each in deal(500, 7) if each.device.moments)
+    assert {each.early for each in deal(500, 7)} == {True, False}
 
 
 def test_the_short_form_has_every_fault_that_is_over_soon() -> None:
@@ -153,7 +164,9 @@ def test_a_device_that_goes_on_after_the_cloud_is_held_against_itself() -> None:
 def test_an_upstream_goes_on_in_its_style() -> None:
     assert continued(TEXT, "A red ", "exact") == "cup of clay."
     assert continued(TEXT, "A red ", "restarted") == TEXT
-    assert continued(TEXT, "A red cup of cl", "last_words") == " red cup of clay."
+    long = "A red cup of clay, made by hand in a small workshop."
+    assert continued(long, long[:40], "last_words") == long[9:]
+    assert continued(TEXT, "A red cup of cl", "last_words") == TEXT
     assert pieces(TEXT, (1, 2, 3))[:4] == ["A", " r", "ed ", "c"]
     assert "".join(pieces(TEXT, (1, 2, 3))) == TEXT
 
@@ -266,9 +279,3 @@ def test_the_summary(tmp_path: Path) -> None:
     first, *_, last = [json.loads(line) for line in file.read_text().splitlines()]
     assert first == {"bench": "visits", "adapter": "a GPU", "visits": 4, "seed": 5, "asked": 2, "texts": 1}
     assert last["take_over_ms"] == {"count": 1, "p50": 12.0, "p95": 12.0, "p99": 12.0}
-
-
-def test_what_is_to_come_is_dealt_to_nobody() -> None:
-    assert not {fault.name for fault in TO_COME} & {fault.name for fault in (*DEVICE, *CLOUD)}
-    assert not set(STYLES_TO_COME) & set(STYLES)
-    assert all(isinstance(fault, Fault) and fault.code for fault in TO_COME)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -13,9 +13,13 @@ import pytest
 from pyapp import errors
 from pyapp.client import Client
 from pyapp.door import telemetry
-from pyapp.errors import BadArgument, CloudUnavailable, ContextFull, DeviceLost, NoDevice, TandemError
+from pyapp.door.flight import StillLoading
+from pyapp.door.pressure import CODE as PRESSURE
+from pyapp.errors import BadArgument, CloudUnavailable, ContextFull, DeviceLost, NoDevice, OutOfMemory, TandemError
+from pyapp.routing.access_token import Shop
+from pyapp.routing.breaker import KINDS
 from pyapp.routing.router import Begin, End, Mode, Note, Piece, Tally
-from pyapp.routing.telemetry import ERRORS, MODES, Record
+from pyapp.routing.telemetry import ERRORS, MODES, REASONS, Record
 from tests.unit.door_fakes import FakeCloud, FakeEngine, World
 
 SECRET = "an unspeakable teapot"
@@ -30,17 +34,28 @@ class Wire:
         self.hold = asyncio.Event()
         self.hold.set()
 
-    async def post(self, url: str, text: str) -> None:
-        self.posted.append((url, json.loads(text)))
-        await self.hold.wait()
-        if self.failing:
+    def reporter(self, url: str, shop: Shop | None) -> WireReporter:
+        return WireReporter(self, url)
+
+
+@dataclass
+class WireReporter:
+    wire: Wire
+    url: str
+
+    async def post(self, text: str) -> None:
+        self.wire.posted.append((self.url, json.loads(text)))
+        await self.wire.hold.wait()
+        if self.wire.failing:
             raise CloudUnavailable("no")
+
+    def close(self) -> None: ...
 
 
 async def opened(world: World, wire: Wire | None = None, **options: Any) -> tuple[Client, list[Record]]:
     services = replace(world.services(), base="https://shop.example/")
     if wire is not None:
-        services = replace(services, post_telemetry=wire.post)
+        services = replace(services, reporter=wire.reporter)
     client = await Client.create(services=services, **options)
     records: list[Record] = []
     client.on_telemetry = records.append
@@ -302,6 +317,55 @@ def test_the_words_of_records_are_those_of_the_errors_and_modes() -> None:
     found = {cls.code for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, TandemError)}
     assert found == set(ERRORS)
     assert Mode.__args__ == MODES  # type: ignore[attr-defined]
+
+
+def test_the_reasons_of_fallbacks_are_errors_kinds_of_failure_and_the_codes_of_notes() -> None:
+    """The gateway counts any other as "other"; these words are what its operator's queries are made of."""
+    expected = (
+        *("no_device", "device_lost", "out_of_memory", "bad_weights", "bad_model", "bad_image", "context_full"),
+        *("cloud_unavailable", "busy", "closed", "bad_argument"),
+        *("stall", "wrong_result", "loading", "pressure"),
+    )
+    assert expected == REASONS
+    assert set(REASONS) == {*ERRORS, *KINDS, StillLoading.code, PRESSURE}
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "reason"),
+    [
+        (DeviceLost("It hangs.", kind="stall"), "device_lost", "stall"),
+        (DeviceLost("Rubbish.", kind="wrong_result"), "device_lost", "wrong_result"),
+        (OutOfMemory("Full.", kind="out_of_memory"), "out_of_memory", "out_of_memory"),
+        (DeviceLost("Gone.", kind="something else"), "device_lost", "device_lost"),
+    ],
+)
+async def test_kinds_of_failure_count_apart_and_the_page_hears_the_code(
+    error: TandemError, code: str, reason: str
+) -> None:
+    world = World()
+    world.engine.fail_at, world.engine.error = 2, error
+    client, records = await opened(world)
+    events = [event async for event in client.generate(prompt="Hi")]
+    assert [event["code"] for event in events if event["type"] == "status"] == [code]
+    assert [item["reason"] for item in records[0]["fallbacks"]] == [reason]
+
+
+async def test_a_kind_of_the_clouds_failures_is_no_reason_of_its_own() -> None:
+    """There are many, and each would be a series of the gateway's metrics."""
+    world = World(cloud=FakeCloud(error=CloudUnavailable("no", kind="network")))
+    client, records = await opened(world, mode="prefer_in_cloud")
+    await write(client)
+    assert [item["reason"] for item in records[0]["fallbacks"]] == ["cloud_unavailable"]
+
+
+async def test_texts_before_the_models_are_there_count_as_loading() -> None:
+    world = World()
+    world.arrival.clear()
+    client, records = await opened(world)
+    await write(client)
+    assert [item["reason"] for item in records[0]["fallbacks"]] == ["loading"]
+    world.arrival.set()
+    await client.close()
 
 
 def test_an_error_that_nobody_foresaw_is_internal() -> None:

@@ -42,7 +42,7 @@
   replaceGetter(GPUAdapter, "limits", (original) => {
     if (!is("small_limits")) return original();
     strike();
-    const small = { maxBufferSize: 65536, maxStorageBufferBindingSize: 65536 };
+    const small = { maxBufferSize: 16384, maxStorageBufferBindingSize: 16384 };
     return new Proxy(original(), { get: (limits, name) => small[name] ?? limits[name] });
   });
   replace(GPUAdapter, "requestDevice", async (original, ...args) => {

@@ -56,6 +56,9 @@ DEVICE = (
     Fault("weights_html", "weights", "bad_weights"),
     Fault("weights_cut", "weights", "bad_weights", seconds=8),
     Fault("weights_cut_once", "weights", "bad_weights", cured=True),
+    Fault("weights_stall", "weights", "bad_weights", seconds=150),
+    Fault("stall", "browser", "device_lost", MOMENTS, seconds=8),
+    Fault("wrong_result", "browser", "device_lost"),
 )
 CLOUD = (
     NONE,
@@ -74,17 +77,12 @@ CLOUD = (
     Fault("upstream_cut", "upstream", "cloud_unavailable", MOMENTS),
     Fault("upstream_stalls", "upstream", "cloud_unavailable", MOMENTS),
 )
-TO_COME = (
-    Fault("stall", "browser", "device_lost", MOMENTS),
-    Fault("wrong_result", "browser", "no_device"),
-    Fault("weights_stall", "weights", "bad_weights"),
-)
-"""Faults that ``faults.js`` and ``world`` know and nothing here survives yet: dealt to nobody."""
-STYLES = ("exact",)
-STYLES_TO_COME = ("restarted", "last_words")
-"""How the upstream goes on with a text that the device began; those to come need somebody who joins."""
+STYLES = ("exact", "restarted", "last_words")
+"""How the upstream goes on with a text that the device began."""
 LONG = 1.0
 """Seconds: visits with slower faults are only dealt in the long form."""
+ENDLESS = 60.0
+"""Seconds: slower ones only where somebody else writes meanwhile."""
 BOTH = 0.25
 """Share of the visits with a fault of the device in which the cloud fails too."""
 
@@ -101,6 +99,8 @@ class Visit:
     cloud_at: int
     style: str
     fresh: bool
+    early: bool = False
+    """Whether the client is there before its models (``cloudWhileLoading``)."""
 
     @property
     def allows_cloud(self) -> bool:
@@ -127,7 +127,8 @@ class Visit:
     def __str__(self) -> str:
         device = f"{self.device.name}@{self.device_at}" if self.device.moments else self.device.name
         cloud = f"{self.cloud.name}@{self.cloud_at}" if self.cloud.moments else self.cloud.name
-        return f"{self.number}: {self.mode}, device {device}, cloud {cloud}, {self.style}{', fresh' * self.fresh}"
+        more = f"{', fresh' * self.fresh}{', early' * self.early}"
+        return f"{self.number}: {self.mode}, device {device}, cloud {cloud}, {self.style}{more}"
 
 
 def deal(count: int, seed: int) -> list[Visit]:
@@ -148,20 +149,24 @@ def _visit(chance: random.Random, number: int, fault: Fault, is_device: bool) ->
         True: ("prefer_on_device", "prefer_on_device", "only_on_device"),
         False: ("prefer_in_cloud", "prefer_in_cloud", "only_in_cloud"),
     }
-    mode = chance.choice(modes[is_device])
+    mode = "prefer_on_device" if fault.seconds > ENDLESS else chance.choice(modes[is_device])
     other = NONE
-    if chance.random() < BOTH and mode not in ("only_on_device", "only_in_cloud"):
+    if chance.random() < BOTH and mode not in ("only_on_device", "only_in_cloud") and fault.seconds <= ENDLESS:
         # Those that keep the other side from its work altogether, so that it is both sides that are down.
         others = CLOUD[1:] if is_device else DEVICE[1:]
         other = chance.choice([each for each in others if not each.cured and each.seconds < LONG])
     device, cloud = (fault, other) if is_device else (other, fault)
+    device_at = chance.choice(device.moments or (0,))
     return Visit(
         number,
         mode,
         device,
-        chance.choice(device.moments or (0,)),
+        device_at,
         cloud,
         chance.choice(cloud.moments or (0,)),
-        chance.choice(STYLES),
+        # After one word nobody can tell a new beginning from a text that says it twice.
+        "exact" if device_at == MOMENTS[0] else chance.choice(STYLES),
         fresh=device.where == "weights" or chance.random() < 0.5,
+        # What fails in the middle of the device's text needs a device that is there from the first.
+        early=fault.seconds > ENDLESS or (not device.moments and chance.random() < 0.5),
     )

@@ -19,7 +19,7 @@ SLOW_SECONDS = 0.7
 """Before the first piece of a slow answer."""
 SILENT_SECONDS = 30.0
 """Longer than the gateway waits."""
-LAST_WORDS = 12
+LAST_WORDS = 30
 """Characters, at least, that are repeated by an upstream that begins with the last words."""
 
 
