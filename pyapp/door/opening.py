@@ -11,6 +11,7 @@ from typing import Any
 from pyapp.door.options import ClientOptions
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
+from pyapp.door.stall import Watch
 from pyapp.door.verdicts import Verdicts
 from pyapp.errors import BadModel, BadWeights, Closed, NoDevice, TandemError
 
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 MIB = 1 << 20
 CLOSE_SECONDS = 10.0
 """The next engine, and the next tab, wait for one that is closed."""
+LOADING_PATIENCE = 4
+"""How many times as long as a token a step of loading may take: a driver compiles a shader in one go, say."""
 
 
 @dataclass(frozen=True)
@@ -145,16 +148,28 @@ class Opener:
 
     async def _ask(self, language: Any, vision: Any) -> Any:
         self._check_open()
-        return await self._services.create_engine(
+        reports = 0
+
+        def progress(stage: str, loaded: int, total: int | None = None) -> None:
+            nonlocal reports
+            reports += 1
+            self._progress(stage, loaded, total)
+
+        making = self._services.create_engine(
             adapter=self.probe,
             budget=self._options.pool_mib * MIB,
             language=language,
             vision=vision,
-            progress=self._progress,
+            progress=progress,
             limits=self._options.limits,
             stream_below=self._options.stream_below,
             verdicts=self._verdicts.on(self.probe.adapter),
         )
+        # There is no engine yet that could be closed: who makes it is broken off, and gives back what it has taken.
+        async with Watch(
+            self._options.stall_seconds, self._services.clock, lambda: reports, give_up=lambda stall: None
+        ) as watch:
+            return await watch.wait(making, times=LOADING_PATIENCE)
 
 
 async def close_engine(engine: Any) -> None:

@@ -1,7 +1,8 @@
 """Telling a device that hangs from one that is slow: nothing at all has come of it for too long.
 
 What counts is headway of any kind (``pulse``): another text or a picture that has its turn, or weights that stream in,
-are no stall. Waiting for another tab, or for a device that is made ready, is not watched at all.
+are no stall. A device that is made ready is watched by what is told of it, with more patience (``opening``). Waiting
+for another tab, or for a download, is not watched here.
 
 Only time in which this program runs counts, by ticks of a timer: a laptop that slept, a tab that was frozen or whose
 timers are throttled, and Python at work on something else have not given the GPU a chance to answer.

@@ -60,7 +60,9 @@ class Account:
         day = int(now // _DAY)
         used = self._tokens if day == self._day else 0
         if used + max(tokens, 1) > most:
-            raise self._busy(f"has {max(0, most - used)} of its {most} tokens left today, too few", (day + 1) * _DAY - now)
+            raise self._busy(
+                f"has {max(0, most - used)} of its {most} tokens left today, too few", (day + 1) * _DAY - now
+            )
 
     def enter(self, now: float) -> None:
         self.streams += 1

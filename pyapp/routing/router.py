@@ -160,7 +160,7 @@ class Router:
                 return
             except Exception as error:
                 returns = source == "cloud" and "device" in failures and self._device_may_return()
-                # A cloud whose context is the shorter one leaves the turn to a device that was to be spared, or returns.
+                # A cloud whose context is the shorter one leaves the turn to a device that was spared, or returns.
                 is_left = isinstance(error, ContextFull) and (returns or (spared is not None and bool(todo)))
                 if isinstance(error, FINAL) and not is_left:
                     raise

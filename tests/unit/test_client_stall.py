@@ -13,7 +13,7 @@ from pyapp.client import Client
 from pyapp.door import opening, stall
 from pyapp.door.faults import kind_of
 from pyapp.door.stall import Watch, patience
-from pyapp.errors import DeviceLost
+from pyapp.errors import CloudUnavailable, DeviceLost
 from tests.unit.door_fakes import FakeCloud, FakeEngine, World
 from tests.unit.test_client import collect, kinds, opened, text_of
 
@@ -147,6 +147,48 @@ async def test_abort_of_a_text_that_hangs_ends_and_no_cloud_is_asked() -> None:
     assert events[-1]["reason"] == "abort"
     assert world.cloud.requests == []
     assert text_of(await timely(collect(client))) == "Hello", "and the next text is written"
+
+
+class HungOpening(Ticking):
+    """A world whose engines are never made, or where ``reports`` is set after so many slow steps."""
+
+    reports = 0
+    ended = False
+
+    def services(self) -> Any:
+        async def create_engine(*, progress: Any, **_: Any) -> Any:
+            for number in range(self.reports):
+                await asyncio.sleep(10 * TICK)
+                progress("shaders", number + 1, None)
+            if self.reports:
+                return self.engine
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.ended = True  # where what was taken is given back
+
+        return replace(super().services(), create_engine=create_engine)
+
+
+async def test_a_gpu_that_hangs_while_it_is_made_ready_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "LOADING_PATIENCE", 20 * TICK)
+    world = HungOpening()
+    with pytest.raises(DeviceLost, match="finished nothing for") as caught:
+        await timely(opened(world, mode="only_on_device", stall_seconds=1))
+    assert kind_of(caught.value) == "stall"
+    assert world.ended
+    client = await timely(opened(HungOpening(cloud=FakeCloud(error=CloudUnavailable("down"))), stall_seconds=1))
+    with pytest.raises(CloudUnavailable, match=r"down.*finished nothing for"):
+        await timely(collect(client))
+    await timely(client.close())
+
+
+async def test_loading_that_goes_on_slowly_is_no_stall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "LOADING_PATIENCE", 20 * TICK)
+    world = HungOpening()
+    world.reports = 8
+    client = await timely(opened(world, mode="only_on_device", stall_seconds=1))
+    assert text_of(await timely(collect(client))) == "Hello"
 
 
 async def test_close_does_not_wait_for_a_device_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
