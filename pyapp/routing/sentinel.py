@@ -72,8 +72,8 @@ class Sentinel:
         self._limit = limit
         self._small = small
         self._clock = clock
-        self._first: Mapping[str, str] | None = None
-        self._count = 0
+        self._messages: list[Mapping[str, str]] = []
+        """Of the latest turn."""
         self._errors: list[float] = []
         """When memory ran out in this conversation."""
         self._critical_since: float | None = None
@@ -177,8 +177,7 @@ class Sentinel:
         return since is not None and self._clock() - since >= CRITICAL_SECONDS
 
     def _follow(self, messages: Sequence[Mapping[str, str]]) -> None:
-        """Notices a new conversation: fewer messages, or another first one."""
-        first = messages[0] if messages else None
-        if len(messages) < self._count or first != self._first:
+        """Notices a new conversation: one that does not go on from the messages before."""
+        if list(messages[: len(self._messages)]) != self._messages:
             self._errors = []
-        self._first, self._count = first, len(messages)
+        self._messages = list(messages)

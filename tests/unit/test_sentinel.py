@@ -105,6 +105,16 @@ def test_memory_errors_are_of_one_conversation(reset: Ahead) -> None:
     assert kind(sentinel, ahead("a", "b", "c", "d", "e")) is None, "what is over is over"
 
 
+def test_conversations_that_begin_with_the_same_instructions_are_told_apart() -> None:
+    sentinel = Sentinel(None, False, Clock())
+    first, second = ([{"role": "system", "content": "s"}, {"role": "user", "content": text}] for text in "ab")
+    for _ in range(MEMORY_ERRORS):
+        assert sentinel.weigh(Ahead(first, 9, 9, 99)) is None
+        sentinel.ran_out()
+    assert kind(sentinel, Ahead(first, 9, 9, 99)) == "memory"
+    assert sentinel.weigh(Ahead(second, 9, 9, 99)) is None
+
+
 def write(sentinel: Sentinel, *rates: float) -> None:
     for rate in rates:
         sentinel.wrote(int(rate * 100), 100)
