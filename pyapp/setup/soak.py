@@ -94,7 +94,7 @@ async def put_through(browser: Browser, url: str, options: argparse.Namespace, r
 
 
 async def _visits(options: argparse.Namespace, root: Path, dist: Path) -> list[Outcome]:
-    """Goes on the visits, in several browsers side by side where so many are asked for, and prints what came of them."""
+    """Goes on the visits, in as many browsers side by side as are asked for, and prints what came of them."""
     wishes = {"adapter": options.adapter, "poolMiB": options.pool}
     if options.model:
         wishes["model"] = options.model
