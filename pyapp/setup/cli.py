@@ -78,6 +78,7 @@ def make_parser() -> argparse.ArgumentParser:
         ("losses", 20, "crashes of the GPU process in the middle of a text"),
         ("tokens", 16, "tokens of each text"),
         ("visits", 500, "visits, each with a client of its own, with faults drawn at random"),
+        ("browsers", 1, "how many go on visits side by side"),
         ("seed", 1, "of the moments to abort at and of the faults"),
         ("pool", 900, "budget of the pool, MiB"),
     ):

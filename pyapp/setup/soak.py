@@ -94,13 +94,20 @@ async def put_through(browser: Browser, url: str, options: argparse.Namespace, r
 
 
 async def _visits(options: argparse.Namespace, root: Path, dist: Path) -> list[Outcome]:
-    """Goes on the visits and prints what came of them."""
+    """Goes on the visits, in as many browsers side by side as are asked for, and prints what came of them."""
     wishes = {"adapter": options.adapter, "poolMiB": options.pool}
     if options.model:
         wishes["model"] = options.model
-    async with _browser(options.adapter) as browser, visitor(browser, root, dist, **wishes) as made:
-        outcomes = await made.go_on(deal(options.visits, options.seed), lambda line: print(line, flush=True))
-        adapter = made.adapter
+    visits = deal(options.visits, options.seed)
+
+    async def in_a_browser(number: int) -> tuple[list[Outcome], str]:
+        async with _browser(options.adapter) as browser, visitor(browser, root, dist, **wishes) as made:
+            part = visits[number :: options.browsers]
+            return await made.go_on(part, lambda line: print(line, flush=True)), made.adapter
+
+    found = await asyncio.gather(*map(in_a_browser, range(options.browsers)))
+    outcomes = [outcome for part, _ in found for outcome in part]
+    adapter = found[0][1]
     print(f"Visits on {adapter}, seed {options.seed}.", markdown(outcomes), sep="\n")
     if options.keep:
         print(f"Written: {keep(outcomes, adapter, options.seed, root / 'docs' / 'results')}")
