@@ -29,13 +29,18 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   else if (!signal?.aborted) {
     try {
       const body = { messages, max_tokens: left, temperature, top_p, seed };
-      for await (const event of exchange(url, body, signal, ask)) {
-        if (event.usage) usage = event.usage;
-        if (typeof event.text !== "string" || event.text === "") continue;
-        pieces += 1;
-        characters += event.text.length;
-        const text = joiner.push(event.text);
-        if (text) yield { type: "text", text, source: "cloud" };
+      try {
+        for await (const event of exchange(url, body, signal, ask)) {
+          if (event.usage) usage = event.usage;
+          if (typeof event.text !== "string" || event.text === "") continue;
+          pieces += 1;
+          characters += event.text.length;
+          const text = joiner.push(event.text);
+          if (text) yield { type: "text", text, source: "cloud" };
+        }
+      } catch (error) {
+        // Figures with a reason come last: all of the text is there, and only its end mark is not.
+        if (!usage?.finish_reason || error.code !== "cloud_unavailable") throw error;
       }
       const text = joiner.flush();
       if (text) yield { type: "text", text, source: "cloud" };

@@ -29,7 +29,12 @@ def watch_machine(hear: Callable[[MachineState], None]) -> Callable[[], None]:
             hear(state)  # type: ignore[arg-type]
 
     proxy = create_proxy(changed)
-    observer = observer_class.new(proxy)
+    try:
+        observer = observer_class.new(proxy)
+    except Exception as error:
+        log.info("the browser does not tell how the machine is doing: %s", error)
+        proxy.destroy()
+        return lambda: None
     watching = asyncio.ensure_future(_observe(observer))
 
     def end() -> None:

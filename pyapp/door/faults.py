@@ -25,12 +25,15 @@ OF_THE_SERVER = ("network", "http", "html", "manifest", "changed")
 def is_curable(error: TandemError) -> bool:
     """Whether a new engine may do better than the one that failed at work with ``error``.
 
-    A lost GPU does, and so do weights that were damaged where they are kept, which are made again. Memory that ran out
-    runs out again with the same budget, a GPU that computes rubbish goes on doing so, and a fault of our own repeats
-    itself. An exception of the browser that nobody foresaw mostly comes of a GPU that is going away.
+    A lost GPU does, and so do weights that were damaged where they are kept, which are made again, and memory that ran
+    out: a new engine takes a smaller pool where it finds less. A GPU that computes rubbish goes on doing so, and a
+    fault of our own repeats itself. An exception of the browser that nobody foresaw mostly comes of a GPU that is going
+    away.
     """
     if is_for_good(error):
         return False
+    if isinstance(error, OutOfMemory):
+        return True
     if isinstance(error, DeviceLost):
         return str(error.details.get("cause", "JsException")).startswith("JsException")
     return isinstance(error, BadWeights) and bool(error.details.get("repack"))

@@ -13,8 +13,16 @@ from .limits import DeviceLimits
 from .probe import Probe
 
 WANTED_FEATURES = ("subgroups", "timestamp-query")
+MOST_SAID = 300
+"""Characters of what a driver says."""
 MOST_ERRORS = 20
 WANTED_LIMITS = ("maxBufferSize", "maxStorageBufferBindingSize")
+
+
+def one_line(said: object) -> str:
+    """What a driver said, for the middle of a sentence: without line ends, and not for ever."""
+    text = " ".join(str(said).split()).rstrip(".")
+    return text if len(text) <= MOST_SAID else f"{text[:MOST_SAID]}…"
 
 
 class Device:
@@ -74,7 +82,7 @@ class Device:
 
     def _note_error(self, event: Any) -> None:
         if len(self.errors) < MOST_ERRORS:
-            self.errors.append(str(event.error.message))
+            self.errors.append(one_line(event.error.message))
 
     def check(self) -> None:
         """Raises ``DeviceLost`` once the device is gone, or has left out a call that it took for wrong: both are silent
@@ -105,9 +113,9 @@ class Device:
         if exhausted or invalid:
             self.check()  # on a device that is gone every creation fails, one way or the other
         if exhausted:
-            raise OutOfMemory(f"The GPU ran out of memory while {doing} ({exhausted.message}).", doing=doing)
+            raise OutOfMemory(f"The GPU ran out of memory while {doing} ({one_line(exhausted.message)}).", doing=doing)
         if invalid:
-            raise NoDevice(f"The GPU refused {doing} ({invalid.message}).", doing=doing)
+            raise NoDevice(f"The GPU refused {doing} ({one_line(invalid.message)}).", doing=doing)
 
     async def settled(self, promise: Any) -> asyncio.Future[Any]:
         """``promise`` as a future that is done: cancelled where the device was closed first, as a GPU that hangs keeps

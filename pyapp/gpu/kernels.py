@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from ..errors import NoDevice
-from .device import Device
+from .device import Device, one_line
 from .ffi import js_object
 from .plan import Dispatch, Shader
 from .preprocess import preprocess
@@ -67,7 +67,10 @@ class Kernels:
     async def _compile(self, shader: Shader, dispatch: Dispatch) -> Any:
         code = preprocess(self._load(f"{shader.file}.wgsl"), dict(shader.params), self._load)
         handle = self.device.handle
+        # In a scope of its own: an error that nobody catches would count as a call that the device has left out.
+        handle.pushErrorScope("validation")
         module = handle.createShaderModule(code=code, label=shader.label)
+        unsound = asyncio.ensure_future(handle.popErrorScope())
         descriptor = {
             "label": shader.label,
             "layout": self.layout(dispatch)[1],
@@ -80,6 +83,8 @@ class Kernels:
             info = await module.getCompilationInfo()
             lines = [f"line {m.lineNum}: {m.message}" for m in info.messages if str(m.type) == "error"]
             raise NoDevice(
-                f"The GPU's driver refused the kernel {shader.label} ({'; '.join(lines) or error}).",
+                f"The GPU's driver refused the kernel {shader.label} ({one_line('; '.join(lines) or error)}).",
                 kernel=shader.label,
             ) from None
+        finally:
+            await asyncio.wait([unsound])  # what it says the pipeline says as well

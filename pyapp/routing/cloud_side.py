@@ -7,6 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Any
 
+from pyapp.errors import CloudUnavailable
 from pyapp.routing.cloud import CloudStream
 from pyapp.routing.joiner import Joiner
 from pyapp.routing.router import End, Part, Piece, Reason, Turn
@@ -39,15 +40,20 @@ class CloudSide:
         joiner = Joiner(shown)
         pieces = characters = waiting = 0
         usage = None
-        async with aclosing(self.cloud.stream(request)) as received:
-            async for event in received:
-                if isinstance(event, Text):
-                    pieces, waiting, characters = pieces + 1, waiting + 1, characters + len(event.text)
-                    if text := joiner.push(event.text):
-                        yield Piece(text, 1 if joiner.repeated else waiting)
-                        waiting = 0
-                elif isinstance(event, Usage):
-                    usage = event
+        try:
+            async with aclosing(self.cloud.stream(request)) as received:
+                async for event in received:
+                    if isinstance(event, Text):
+                        pieces, waiting, characters = pieces + 1, waiting + 1, characters + len(event.text)
+                        if text := joiner.push(event.text):
+                            yield Piece(text, 1 if joiner.repeated else waiting)
+                            waiting = 0
+                    elif isinstance(event, Usage):
+                        usage = event
+        except CloudUnavailable:
+            # Figures with a reason come last: all of the text is there, and only its end mark is not.
+            if usage is None or usage.finish_reason is None:
+                raise
         if text := joiner.flush():
             yield Piece(text, 1 if joiner.repeated else waiting)
         made = usage.completion_tokens if usage else pieces

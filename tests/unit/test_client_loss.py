@@ -243,7 +243,7 @@ async def test_inspect_waits_for_the_rebuild() -> None:
         (DeviceLost("The GPU stopped answering while running the language model (AbortError)."), True),
         (BadWeights("A block is not what was stored.", repack=True), True),
         (BadWeights("A chunk has a wrong hash."), False),
-        (OutOfMemory("The GPU ran out of memory."), False),
+        (OutOfMemory("The GPU ran out of memory."), True),
         (NoDevice("The GPU refused a buffer."), False),
         (ZeroDivisionError("a fault of ours"), False),
     ],

@@ -96,6 +96,14 @@ def test_cut_anywhere(end: str) -> None:
     assert all(result["events"][-1]["reason"] == "stop" and "code" not in result for result in results)
 
 
+def test_a_stream_cut_behind_its_figures_is_whole() -> None:
+    whole = STREAM[: STREAM.rindex(b"data:")]
+    figures, without = read(case(whole), case(whole[: whole.rindex(b"data:")]))
+    assert [entry["type"] for entry in figures["events"]] == ["text", "text", "usage", "done"]
+    assert figures["events"][-1]["reason"] == "stop"
+    assert without["code"] == "cloud_unavailable"
+
+
 def test_oddities_of_event_streams() -> None:
     done = b"data: [DONE]\n\n"
     bom = "\ufeff".encode()

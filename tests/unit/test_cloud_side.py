@@ -84,6 +84,16 @@ async def test_the_text_is_whole_and_its_tokens_count_once(sent: str) -> None:
     assert gateway.requests[0]["max_tokens"] == 90
 
 
+@pytest.mark.parametrize(("reason", "whole"), [("stop", True), ("length", True), (None, False)])
+async def test_a_stream_cut_behind_its_figures_is_whole(reason: str | None, whole: bool) -> None:
+    gateway = Gateway([*pieces(REST), Usage(7, 5, reason)], CloudUnavailable("cut"))
+    back = NextDevice()
+    text, tally = await run(gateway, back)
+    assert text == SHOWN + REST
+    assert tally.tokens["cloud"] == 5
+    assert bool(back.asked) is not whole
+
+
 async def test_without_a_count_the_pieces_count_those_of_the_text_shown() -> None:
     text, tally = await run(Gateway(pieces(SHOWN + REST, 1)))
     assert text == SHOWN + REST

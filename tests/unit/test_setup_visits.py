@@ -158,6 +158,14 @@ def test_a_device_that_goes_on_after_the_cloud_is_held_against_itself() -> None:
     assert "was shown before" in judged(given, lost, server(), TRUTH).wrong[0]
 
 
+def test_what_a_device_that_failed_in_the_end_went_on_with_is_its_own_affair() -> None:
+    given = visit("read_refused", "upstream_stalls", mode="prefer_in_cloud")
+    said = {"ours": True, "code": "device_lost", "message": "The GPU stopped answering at work; try again."}
+    for before, wrong in (("A red ", ()), ("A ed ", ("'A ed ' instead of 'A red cup of clay.'",))):
+        both = seen((before, "cloud"), ("mug", "device"), status="device", ended="error", error=said)
+        assert judged(given, both, server(), TRUTH).wrong == wrong
+
+
 # -- the servers -------------------------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -93,8 +93,19 @@ def _text(seen: Seen, truth: Truth) -> list[str]:
         wanted = own["shown"] + own["text"]
         return [] if wanted.startswith(shown.rstrip("\ufffd")) else [f"{shown!r} instead of {wanted!r}"]
     whole = seen["ended"] == "done"
+    if not whole:
+        shown = _before_the_device_took_over(seen["events"])
     right = shown == wanted if whole else wanted.startswith(shown)
     return [] if right else [f"{shown!r} instead of {wanted!r}"]
+
+
+def _before_the_device_took_over(events: Sequence[Mapping[str, Any]]) -> str:
+    """All of the text where it did not, and where it had nothing to go on from. What it would have gone on with cannot
+    be asked of one that has failed since."""
+    taken = [at for at, event in enumerate(events) if event["type"] == "status" and event["source"] == "device"]
+    texts = [(at, event["text"]) for at, event in enumerate(events) if event["type"] == "text"]
+    begun = next((at for at in taken if texts and texts[0][0] < at), len(events))
+    return "".join(text for at, text in texts if at < begun)
 
 
 def _end_of_text(visit: Visit, seen: Seen, truth: Truth) -> list[str]:
