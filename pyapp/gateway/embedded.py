@@ -55,6 +55,11 @@ class EmbeddedServer:
         return self._address is not None and self._process is not None and self._process.returncode is None
 
     @property
+    def begun(self) -> bool:
+        """Whether it has been started, or tried to be."""
+        return self._starting is not None
+
+    @property
     def pid(self) -> int | None:
         return self._process.pid if self._process else None
 

@@ -53,8 +53,11 @@ class Upstream:
 
     @property
     def ready(self) -> bool:
-        """Whether an answer can start at once, as far as can be told without asking."""
-        return self.kind == "external" or (self.embedded is not None and self.embedded.ready)
+        """Whether requests should be sent here, as far as can be told without asking: an answer can start at once, or
+        it takes a request to start the embedded server."""
+        if self.embedded is None:
+            return self.kind == "external"
+        return self.embedded.ready or (self._settings.embedded == "first_request" and not self.embedded.begun)
 
     def start(self) -> None:
         if self.embedded and self._settings.embedded == "startup":

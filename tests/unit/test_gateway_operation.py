@@ -81,7 +81,7 @@ async def test_two_gateways_in_one_process_count_apart() -> None:
     [
         ({"upstream_url": "http://127.0.0.1:9"}, 200, {"status": "ok", "upstream": "external", "ready": True}),
         ({"embedded": "off"}, 503, {"status": "unavailable", "upstream": "none", "ready": False}),
-        ({"embedded": "first_request"}, 503, {"status": "unavailable", "upstream": "embedded", "ready": False}),
+        ({"embedded": "first_request"}, 200, {"status": "ok", "upstream": "embedded", "ready": True}),
     ],
 )
 async def test_health(settings: dict[str, Any], status: int, body: dict[str, Any]) -> None:
