@@ -84,7 +84,11 @@ def check_status(response: Response, what: str) -> None:
     if status in (408, 425, 429) or status >= 500:
         raise NetworkError(f"HTTP {status}")
     if status not in (200, 206):
-        raise BadWeights(f"{what} is not there: the server answered HTTP {status}.", reason="http", status=status)
+        raise BadWeights(
+            f"{what[0].upper()}{what[1:]} is not there: the server answered HTTP {status}; check the model's address.",
+            reason="http",
+            status=status,
+        )
     if response.content_type.split(";")[0].strip().lower() in ("text/html", "application/xhtml+xml"):
         raise web_page(what)
 

@@ -156,7 +156,7 @@ async def test_a_web_page_instead_of_a_chunk_is_said_so(server: FakeServer, disk
 async def test_a_missing_chunk_or_manifest_is_not_retried(server: FakeServer, disk: FakeDisk) -> None:
     manifest = publish(server, DATA)
     del server.files[chunk_url(manifest, 2)]
-    with pytest.raises(BadWeights, match="chunk 3 of 5 of tiny is not there: the server answered HTTP 404"):
+    with pytest.raises(BadWeights, match="Chunk 3 of 5 of tiny is not there: the server answered HTTP 404"):
         await new_store(server, disk).ensure_model(MANIFEST, Reports())
     with pytest.raises(BadWeights, match="HTTP 404"):
         await new_store(server, disk).ensure_model("/models/gone/manifest.json", Reports())
