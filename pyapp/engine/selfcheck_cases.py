@@ -29,7 +29,7 @@ POSITIONS = 130
 COUNT = 5
 """Tokens of a chunk: a whole tile and a part of one."""
 LIKELY = 8
-"""Tokens that sampling may draw."""
+"""The most tokens that sampling may draw."""
 NO_WEIGHTS: dict[str, Array] = {}
 STEPS = 8
 """Tokens that each way to sample draws, one after the other."""
@@ -178,7 +178,9 @@ class Cases:
     def _sampling(self, index: int, op: Op, walk: int) -> Iterator[Case]:
         """Some tokens among many that are out of the question, and logits of which none is a number."""
         vocab = self.graph.tensors[op.inputs["logits"]].shape[1]
-        likely = np.linspace(vocab - 1, 0, min(LIKELY, vocab)).astype(np.int64)
+        # All over the vocabulary, in pairs that one invocation walks.
+        spread = np.linspace(0, vocab - 1, LIKELY // 2).astype(np.int64)
+        likely = np.unique(np.concatenate([spread, spread - walk]).clip(0))
         logits = np.full((1, vocab), -30, np.float32)
         logits[0, likely] = 2 - 0.3 * ((np.arange(len(likely)) * 3 + 1) % LIKELY)
         draws = StepState(seed=7, walk=walk)

@@ -78,7 +78,7 @@ async def _broken(engine: Any, batch: list[list[str]]) -> dict[str, Any]:
     changes, and those that are found wrong."""
     runner, sound = engine.language, engine.kernels
     changed = {}
-    for file, old, new in batch:
+    for file, old, new, *_ in batch:
         load = _patched([[file, old, new]])
         changed[file] = {shader for shader in sound._pipelines if _code(shader, load) != _code(shader, shader_text)}
     all_changed = set().union(*changed.values())
@@ -100,7 +100,7 @@ async def _broken(engine: Any, batch: list[list[str]]) -> dict[str, Any]:
 
 def _patched(batch: list[list[str]]) -> Callable[[str], str]:
     texts = {}
-    for file, old, new in batch:
+    for file, old, new, *_ in batch:
         texts[file] = shader_text(file).replace(old, new)
         assert texts[file] != shader_text(file), f"{file} has no {old!r}"
     return lambda name: texts.get(name) or shader_text(name)
