@@ -35,10 +35,11 @@ def losing(*fail_at: int | None, answer: str = TEXT) -> World:
 
 
 async def settled(client: Client) -> None:
-    """Waits until the device is there again."""
-    async with asyncio.timeout(2):
+    """Waits until the device is there again, and everybody has been told."""
+    async with asyncio.timeout(5):
         while client.status["pool"] is None:  # noqa: ASYNC110 - what a page sees
             await asyncio.sleep(0.001)
+    await asyncio.sleep(0.001)
 
 
 def notes(events: list[Any]) -> list[str]:
@@ -162,7 +163,7 @@ async def test_cloud_goes_on_at_once_and_the_device_answers_the_next_turn() -> N
     told: list[dict[str, Any]] = []
     client = await opened(world)
     client.on_status = told.append
-    world.seconds = 0.05
+    world.seconds = 1.0
     events = await collect(client)
     assert text_of(events) == TEXT
     assert events[-1]["source"] == "cloud"
