@@ -134,8 +134,11 @@ async def until_device(door: Door) -> None:
             await asyncio.sleep(0.1)
 
 
-@LOSSES
-@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.4, "seed": 5}], ids=["greedy", "seeded"])
+@pytest.mark.parametrize(
+    ("lose", "sampling"),
+    [(_crash, {}), (_destroy, {"temperature": 0.4, "seed": 5})],
+    ids=["crash-greedy", "destroy-seeded"],
+)
 async def test_only_on_device_goes_on_as_if_nothing_had_happened(
     door: Door, lose: Lose, sampling: dict[str, Any]
 ) -> None:

@@ -23,7 +23,6 @@ RINGS = 1 << 20
 """More than the step state and the read-back rings may take beside the pool's slabs (a tiny vocabulary's)."""
 MODELS = {
     "llama": "/__data__/tiny/tiny-llama-Q4_1-tied.gguf",
-    "qwen2": "/__data__/tiny/tiny-qwen2-Q4_K-untied.gguf",
     "qwen3": "/__data__/tiny/tiny-qwen3-Q8_0-tied.gguf",
 }
 
@@ -50,7 +49,7 @@ async def door(browser: Browser, site: str) -> AsyncIterator[Door]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session", params=MODELS)
 async def ready(browser: Browser, site: str, request: pytest.FixtureRequest) -> AsyncIterator[Door]:
-    """A client with both models on the device, one for each architecture."""
+    """A client with both models on the device, for two architectures; the third is in the test of turns below."""
     async with door_in(browser, site, _keep_ledgers) as door:
         status = await door.open(model=MODELS[request.param], poolMiB=POOL >> 20)
         assert (status["source"], status["pool"]["budget"]) == ("device", POOL)

@@ -121,7 +121,8 @@ async def test_logits_that_are_no_numbers_never_become_text(visited: tuple[Door,
     assert "no number for its token 1" in caught.value.message
     await door.close()
     # Another pool: to the breaker, which is open by now, another matter.
-    await door.open(model=NO_NUMBERS, vision=None, mode="prefer_on_device", cloud=CLOUD, poolMiB=100)
+    wishes = {"mode": "prefer_on_device", "cloud": CLOUD, "cloudWhileLoading": False}
+    await door.open(model=NO_NUMBERS, vision=None, poolMiB=100, **wishes)
     events = await door.generate(**request, temperature=0.8, topK=20, seed=3)
     assert (text_of(events), events[-1]["source"]) == ("From the cloud.", "cloud")
     assert "no number" in events[0]["message"]
