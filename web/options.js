@@ -9,10 +9,13 @@ const isModelFile = (value) => typeof value === "string" && /^[^?#]*\.gguf([?#].
 const oneOf = (...names) => [(value) => names.includes(value), `one of ${names.join(", ")}`];
 
 const isWhole = (value, low, high) => Number.isInteger(value) && value >= low && value <= high;
-const whole = (low, high) => [(value) => isWhole(value, low, high), `a whole number from ${low} to ${high}`];
-const number = (low, high) => [
+const whole = (low, high, of = "") => [
+  (value) => isWhole(value, low, high),
+  `a whole number${of} from ${low} to ${high}`,
+];
+const number = (low, high, of = "") => [
   (value) => typeof value === "number" && value >= low && value <= high,
-  `a number from ${low} to ${high}`,
+  `a number${of} from ${low} to ${high}`,
 ];
 const LIMITS = ["maxBufferSize", "maxStorageBufferBindingSize"];
 const LEAST_LIMIT = 2 ** 20;
@@ -21,20 +24,15 @@ const isLimits = (value) =>
   !Array.isArray(value) &&
   Object.entries(value).every(([name, size]) => LIMITS.includes(name) && isWhole(size, LEAST_LIMIT, 2 ** 53 - 1));
 
-const orNull = (form, allowed) => [
-  (value) => value === null || (typeof value === "string" && form.test(value)),
-  `${allowed}, or null`,
-];
+const orNull = ([fits, allowed]) => [(value) => value === null || fits(value), `${allowed}, or null`];
+const text = (form, allowed) => [(value) => typeof value === "string" && form.test(value), allowed];
 
 const RULES = {
   model: [(value) => isName(value) || isModelFile(value), "the name of a model of this site, or the URL of a .gguf file"],
-  vision: [(value) => value === null || isName(value), "the name of a vision model of this site, or null"],
+  vision: orNull([isName, "the name of a vision model of this site"]),
   mode: oneOf("prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"),
   poolMiB: whole(1, 65536),
-  cloud: [
-    (value) => value === null || (typeof value === "string" && value.trim() !== ""),
-    "the URL of the gateway's stream, or null",
-  ],
+  cloud: orNull(text(/\S/, "the URL of the gateway's stream")),
   adapter: oneOf("auto", "software", "none"),
   rebuildsPerHour: whole(0, 1000),
   cloudBelow: number(0, 1),
@@ -43,21 +41,12 @@ const RULES = {
     (value) => value === null || isLimits(value),
     `null, or an object with ${LIMITS.join(" and ")} in bytes, whole numbers from ${LEAST_LIMIT}`,
   ],
-  contextPressure: [
-    (value) => value === null || isWhole(value, 1, 2 ** 20),
-    `a whole number of tokens from 1 to ${2 ** 20}, or null`,
-  ],
-  stallSeconds: [
-    (value) => value === null || (typeof value === "number" && value >= 1 && value <= 3600),
-    "a number of seconds from 1 to 3600, or null",
-  ],
-  site: orNull(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _"),
-  ancestor: orNull(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example"),
+  contextPressure: orNull(whole(1, 2 ** 20, " of tokens")),
+  stallSeconds: orNull(number(1, 3600, " of seconds")),
+  site: orNull(text(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _")),
+  ancestor: orNull(text(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example")),
   cloudWhileLoading: [(value) => typeof value === "boolean", "true or false"],
-  telemetry: [
-    (value) => value === null || (typeof value === "string" && value.trim() !== ""),
-    "the URL that takes records of texts, or null",
-  ],
+  telemetry: orNull(text(/\S/, "the URL that takes records of texts")),
   onProgress: [(value) => typeof value === "function", "a function"],
   onTelemetry: [(value) => typeof value === "function", "a function"],
 };

@@ -9,13 +9,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from pyapp.errors import BadArgument
 from pyapp.routing.router import Mode
 from pyapp.routing.wire import clean_text
 from pyapp.text.sampling import SamplingParams
 
+T = TypeVar("T")
 Spell = Callable[[str], str]
 AdapterWish = Literal["auto", "software", "none"]
 
@@ -143,19 +144,19 @@ class ClientOptions:
         """Options from keywords. Raises: BadArgument."""
         known(given, OPTION_NAMES, "Client.create", spell)
         full = {**{name: field.default for name, field in cls.__dataclass_fields__.items()}, **given}
-        model, vision, cloud = full["model"], full["vision"], full["cloud"]
+        model = full["model"]
         if not isinstance(model, str) or not (_NAME.fullmatch(model) or is_url(model)):
             raise refuse(spell("model"), "the name of a model of this site, or the URL of a .gguf file", model)
-        if vision is not None and (not isinstance(vision, str) or not _NAME.fullmatch(vision)):
-            raise refuse(spell("vision"), "the name of a vision model of this site, or null", vision)
-        if cloud is not None and (not isinstance(cloud, str) or not cloud.strip()):
-            raise refuse(spell("cloud"), "the URL of the gateway's stream, or null", cloud)
+        vision = _text_or_none(
+            spell("vision"), full["vision"], _NAME.fullmatch, "the name of a vision model of this site"
+        )
+        cloud = _text_or_none(spell("cloud"), full["cloud"], str.strip, "the URL of the gateway's stream")
         mode = one_of(spell("mode"), full["mode"], get_args(Mode))
         if mode == "only_in_cloud" and cloud is None:
             raise refuse(spell("cloud"), "a URL when mode is only_in_cloud", cloud)
-        telemetry = full["telemetry"]
-        if telemetry is not None and (not isinstance(telemetry, str) or not telemetry.strip()):
-            raise refuse(spell("telemetry"), "the URL that takes records of texts, or null", telemetry)
+        telemetry = _text_or_none(
+            spell("telemetry"), full["telemetry"], str.strip, "the URL that takes records of texts"
+        )
         if mode == "only_on_device" and telemetry is not None:
             raise refuse(spell("telemetry"), "null when mode is only_on_device, which sends nothing out", telemetry)
         return cls(
@@ -169,13 +170,17 @@ class ClientOptions:
             cloud_below=number(spell("cloud_below"), full["cloud_below"], 0, 1),
             stream_below=number(spell("stream_below"), full["stream_below"], 1, 2),
             limits=_limits(spell("limits"), full["limits"]),
-            context_pressure=_tokens_or_none(spell("context_pressure"), full["context_pressure"]),
-            stall_seconds=_seconds_or_none(spell("stall_seconds"), full["stall_seconds"]),
+            context_pressure=_checked_or_none(
+                spell("context_pressure"), full["context_pressure"], whole, 1, MOST_PRESSURE, "a whole number of tokens"
+            ),
+            stall_seconds=_checked_or_none(
+                spell("stall_seconds"), full["stall_seconds"], number, 1, MOST_STALL, "a number of seconds"
+            ),
             site=_text_or_none(
-                spell("site"), full["site"], _SITE_KEY, "a site key of 8 to 128 letters, digits, - or _"
+                spell("site"), full["site"], _SITE_KEY.fullmatch, "a site key of 8 to 128 letters, digits, - or _"
             ),
             ancestor=_text_or_none(
-                spell("ancestor"), full["ancestor"], _ORIGIN, "an origin such as https://shop.example"
+                spell("ancestor"), full["ancestor"], _ORIGIN.fullmatch, "an origin such as https://shop.example"
             ),
             cloud_while_loading=flag(spell("cloud_while_loading"), full["cloud_while_loading"]),
             telemetry=telemetry,
@@ -191,26 +196,21 @@ def _limits(name: str, value: Any) -> dict[str, int] | None:
     return {key: whole(f"{name}.{key}", value[key], LEAST_LIMIT, MOST_LIMIT) for key in value}
 
 
-def _tokens_or_none(name: str, value: Any) -> int | None:
+def _checked_or_none(
+    name: str, value: Any, check: Callable[[str, Any, Any, Any], T], low: float, high: float, what: str
+) -> T | None:
+    """None, or ``what`` from ``low`` to ``high`` by ``check`` (``whole``, ``number``). Raises: BadArgument."""
     if value is None:
         return None
     try:
-        return whole(name, value, 1, MOST_PRESSURE)
+        return check(name, value, low, high)
     except BadArgument:
-        raise refuse(name, f"a whole number of tokens from 1 to {MOST_PRESSURE}, or null", value) from None
+        raise refuse(name, f"{what} from {low} to {high}, or null", value) from None
 
 
-def _seconds_or_none(name: str, value: Any) -> float | None:
-    if value is None:
-        return None
-    try:
-        return number(name, value, 1, MOST_STALL)
-    except BadArgument:
-        raise refuse(name, f"a number of seconds from 1 to {MOST_STALL}, or null", value) from None
-
-
-def _text_or_none(name: str, value: Any, form: re.Pattern[str], allowed: str) -> str | None:
-    if value is not None and (not isinstance(value, str) or not form.fullmatch(value)):
+def _text_or_none(name: str, value: Any, fits: Callable[[str], object], allowed: str) -> str | None:
+    """None, or a string that ``fits``. Raises: BadArgument."""
+    if value is not None and (not isinstance(value, str) or not fits(value)):
         raise refuse(name, f"{allowed}, or null", value)
     return value
 
