@@ -9,17 +9,18 @@ from pathlib import Path
 
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 
 from .access import Access
+from .answers import for_the_operator
 from .config import load_config, parse_secrets
 from .endpoint import CloudStreamEndpoint
 from .health import HealthEndpoint
-from .metrics import Metrics, MetricsEndpoint
+from .metrics import Metrics
 from .settings import Settings
 from .static import StaticSite
-from .telemetry import SummaryEndpoint, TelemetryEndpoint
+from .telemetry import TelemetryEndpoint
 from .telemetry_metrics import TelemetryMetrics
 from .token_endpoint import TokenEndpoint
 from .upstream import Upstream
@@ -38,8 +39,8 @@ def create_app(site: Path | None, settings: Settings | None = None) -> Starlette
     """The application that serves ``site`` (None: no pages) and the cloud stream.
 
     Without ``settings`` the environment is read. Raises ``BadArgument`` for settings or a configuration file that make
-    no sense. The application needs
-    its lifespan run: it starts the embedded server there and ends it. ``app.state.upstream`` is the upstream.
+    no sense. The application needs its lifespan run: it starts the embedded server there and ends it.
+    ``app.state.upstream`` is the upstream.
     """
     settings = settings or Settings.from_env()
     config = load_config(settings.config)
@@ -70,12 +71,20 @@ def create_app(site: Path | None, settings: Settings | None = None) -> Starlette
         Route("/api/{rest:path}", no_such_api, methods=["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]),
     ]
     if settings.metrics_key:
-        routes.insert(0, Route(METRICS_PATH, MetricsEndpoint(metrics, settings.metrics_key).get))
+
+        def page(request: Request) -> Response:
+            return metrics.page(request.headers.get("accept", ""))
+
+        routes.insert(0, Route(METRICS_PATH, for_the_operator(settings.metrics_key, page)))
     if config.telemetry is not None:
         telemetry = TelemetryMetrics(metrics.registry, config.telemetry)
         routes.insert(0, Route(TELEMETRY_PATH, TelemetryEndpoint(access, telemetry, settings.body_seconds)))
         if settings.metrics_key:
-            routes.insert(0, Route(SUMMARY_PATH, SummaryEndpoint(telemetry, settings.metrics_key).get))
+
+            def summary(request: Request) -> Response:
+                return JSONResponse(telemetry.summary(), headers={"cache-control": "no-store"})
+
+            routes.insert(0, Route(SUMMARY_PATH, for_the_operator(settings.metrics_key, summary)))
     if not access.open:
         routes.insert(0, Route(TOKEN_PATH, TokenEndpoint(access, settings.body_seconds)))
     if site is not None:

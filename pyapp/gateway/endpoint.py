@@ -12,9 +12,10 @@ import anyio
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive, Scope, Send
 
-from ..errors import BadArgument, CloudUnavailable, TandemError
+from ..errors import CloudUnavailable, TandemError
 from ..routing.wire import MEDIA_TYPE, CloudEvent, Text, Usage, encode_done, encode_event
 from .access import Access
+from .answers import require_post
 from .body import read_body
 from .deadline import Deadline
 from .limits import Ticket
@@ -77,8 +78,7 @@ class CloudStreamEndpoint:
             call.close(self._metrics)
 
     async def _admitted(self, incoming: Request, call: _Call) -> CloudRequest:
-        if incoming.method != "POST":
-            raise BadArgument("This address takes POST only.", status=405)
+        require_post(incoming)
         site = self._access.site(incoming.headers)
         call.site = site.name if site else None
         call.ticket = self._access.admit(incoming.scope, incoming.headers, site)

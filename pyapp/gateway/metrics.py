@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
-from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.responses import Response
-
-from ..errors import CloudUnavailable, TandemError
-from .refusal import refusal
 
 _FIRST_TEXT = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0)
 _WHOLE = (0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
@@ -74,25 +68,3 @@ class Metrics:
     def page(self, accept: str) -> Response:
         encode, media_type = choose_encoder(accept)
         return Response(encode(self.registry), headers={"content-type": media_type, "cache-control": "no-store"})
-
-
-class MetricsEndpoint:
-    """The page, for whoever brings ``key`` as a bearer token."""
-
-    def __init__(self, metrics: Metrics, key: str) -> None:
-        self._metrics = metrics
-        self._key = key
-
-    async def get(self, request: Request) -> Response:
-        try:
-            check_key(request.headers, self._key)
-        except TandemError as error:
-            return refusal(error)
-        return self._metrics.page(request.headers.get("accept", ""))
-
-
-def check_key(headers: Headers, key: str) -> None:
-    """Raises ``CloudUnavailable`` (401) where ``key`` is not the bearer token."""
-    given = headers.get("authorization", "")
-    if not hmac.compare_digest(given.encode(), f"Bearer {key}".encode()):
-        raise CloudUnavailable("The metrics need TANDEM_METRICS_KEY as a bearer token.", status=401)

@@ -11,39 +11,25 @@ import json
 from contextlib import suppress
 from typing import Any
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
-from starlette.types import Receive, Scope, Send
 
-from ..errors import BadArgument, TandemError
+from ..errors import BadArgument
 from .access import Access
+from .answers import PostEndpoint
 from .body import read_body
-from .refusal import refusal
 
 _MOST_BYTES = 4096
 
 
-class TokenEndpoint:
+class TokenEndpoint(PostEndpoint):
     """The ASGI application of that one address; a token counts as one request of its client."""
 
     def __init__(self, access: Access, body_seconds: float) -> None:
         self._access = access
         self._body_seconds = body_seconds
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        request = Request(scope, receive)
-        response: Response
-        try:
-            response = await self._issue(request)
-        except TandemError as error:
-            response = refusal(error)
-        except ClientDisconnect:
-            return
-        await response(scope, receive, send)
-
-    async def _issue(self, request: Request) -> Response:
-        if request.method != "POST":
-            raise BadArgument("This address takes POST only.", status=405)
+    async def answer(self, request: Request) -> Response:
         # Browsers always say where a request comes from; the header cannot be set by a page.
         if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
             raise BadArgument("Tokens are given to the widget's own page only.", status=403)
