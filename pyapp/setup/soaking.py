@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from playwright.async_api import Error as BrowserError
-from playwright.async_api import Page, Route
+from playwright.async_api import Page
+
+from .worker_script import put_before_worker
 
 DATA = Path(__file__).parent / "data"
 LEDGER = (DATA / "soak_ledger.js").read_text(encoding="utf-8")
@@ -69,12 +71,7 @@ class Soak:
     @staticmethod
     async def count_buffers(page: Page) -> None:
         """To be called before the page goes anywhere: puts the ledger below the worker."""
-
-        async def worker(route: Route) -> None:
-            response = await route.fetch()
-            await route.fulfill(response=response, body=LEDGER + await response.text())
-
-        await page.route("**/worker.js", worker)
+        await put_before_worker(page, LEDGER)
 
     async def run(self) -> list[Check]:
         """Everything, and what is to be said of it. Raises playwright's Error when the page cannot even begin."""

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -86,7 +87,7 @@ class Door:
     @classmethod
     async def at(cls, page: Page, site: str) -> Door:
         """Makes ``page`` ready: a document of the site that runs nothing by itself, and the tests' data beside it."""
-        await page.route(f"**{MOUNT}**", data_route)
+        await serve_data(page)
         await page.goto(site + "/style.css")
         await page.evaluate(_HARNESS)
         return cls(page)
@@ -132,6 +133,18 @@ class Door:
         return _received(await self.page.evaluate(f"(argument) => door.{call}(argument)", argument))
 
 
+async def answer_at(page: Page, address: str, *texts: str) -> None:
+    """From now on the gateway's stream at ``address`` is these texts, a token each."""
+    usage = {"prompt_tokens": 9, "completion_tokens": len(texts), "finish_reason": "stop"}
+    lines = [json.dumps(event) for event in (*({"text": text} for text in texts), {"usage": usage})]
+    body = "".join(f"data: {line}\n\n" for line in (*lines, "[DONE]"))
+
+    async def answer(route: Route) -> None:
+        await route.fulfill(body=body, content_type="text/event-stream")
+
+    await page.route(f"**{address}", answer)
+
+
 @asynccontextmanager
 async def door_in(
     browser: Browser, site: str, prepare: Callable[[Page], Awaitable[None]] | None = None
@@ -155,6 +168,11 @@ def _received(answer: dict[str, Any]) -> Any:
     if "float32" in answer:
         return np.frombuffer(base64.b64decode(answer["float32"]), "<f4")
     return answer.get("value")
+
+
+async def serve_data(page: Page) -> None:
+    """tests/data under ``MOUNT`` of whatever site the page is on."""
+    await page.route(f"**{MOUNT}**", data_route)
 
 
 async def data_route(route: Route) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from playwright.async_api import Page
+from playwright.async_api import Browser, Page
 
 TESTS = Path(__file__).parents[1]
 _START = """([source, site]) => {
@@ -31,6 +33,25 @@ class PyodidePage:
         """``page`` must be on the site already."""
         await page.evaluate(_START, [(TESTS / "browser" / "python_worker.js").read_text(), site])
         return cls(page)
+
+    @classmethod
+    @asynccontextmanager
+    async def opened(
+        cls,
+        browser: Browser,
+        site: str,
+        timeout: float = 30_000,
+        prepare: Callable[[Page], Awaitable[None]] | None = None,
+    ) -> AsyncIterator[PyodidePage]:
+        """A page of its own, for fixtures that outlive a test; ``timeout`` in ms, ``prepare`` before it goes to the
+        site."""
+        page = await browser.new_page()
+        page.set_default_timeout(timeout)
+        if prepare:
+            await prepare(page)
+        await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
+        yield await cls.start(page, site)
+        await page.close()
 
     async def run(self, module: str, call: str, files: list[str], **args: Any) -> Any:
         """Awaits ``module.call(**args)`` in the worker and returns its result as JSON does."""

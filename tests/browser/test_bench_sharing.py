@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 from playwright.async_api import Page, Route
 
 from tests.browser.conftest import Open
-from tests.browser.door import MOUNT, data_route
+from tests.browser.door import MOUNT, serve_data
 
 SETUPS = ["held", "roomy", "tight", "small"]
 TINY = f"{MOUNT}tiny/tiny-qwen2-Q4_1-tied.gguf"
@@ -26,7 +26,7 @@ async def bench(open_page: Open, site: str, **query: str) -> list[dict[str, Any]
 
     page: Page = await open_page("")
     await page.route("**/log", log)
-    await page.route(f"**{MOUNT}**", data_route)
+    await serve_data(page)
     await page.goto(f"{site}/bench.html?{urlencode({'which': 'sharing', 'adapter': 'software', **query})}")
     posted: list[dict[str, Any]] = []
     while not posted or "done" not in posted[-1]:

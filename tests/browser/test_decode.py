@@ -25,10 +25,8 @@ RED, GREEN, BLUE, YELLOW = (200, 20, 30), (20, 180, 40), (30, 40, 210), (220, 20
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
-    page = await browser.new_page()
-    await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
-    yield await PyodidePage.start(page, site)
-    await page.close()
+    async with PyodidePage.opened(browser, site) as page:
+        yield page
 
 
 async def decode(python: PyodidePage, content: bytes) -> dict[str, Any]:

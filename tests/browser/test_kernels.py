@@ -34,11 +34,8 @@ FILES = [
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
-    page = await browser.new_page()
-    page.set_default_timeout(300_000)
-    await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
-    yield await PyodidePage.start(page, site)
-    await page.close()
+    async with PyodidePage.opened(browser, site, 300_000) as page:
+        yield page
 
 
 async def test_decoder_kernels_equal_numpy(python: PyodidePage) -> None:

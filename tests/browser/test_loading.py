@@ -10,6 +10,7 @@ from typing import Any
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route
 
+from pyapp.setup.worker_script import put_before_worker
 from tests.browser.door import DATA, Door, data_route, door_in, text_of
 
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
@@ -101,11 +102,7 @@ async def test_close_in_the_middle_of_the_download(door: Door) -> None:
 
 
 async def test_machine_that_is_overloaded(door: Door) -> None:
-    async def worker(route: Route) -> None:
-        response = await route.fetch()
-        await route.fulfill(response=response, body=MACHINE + await response.text())
-
-    await door.page.route("**/worker.js", worker)
+    await put_before_worker(door.page, MACHINE)
     status = await door.open(**BOTH, vision=None, adapter="auto", cloudWhileLoading=False)
     assert (status["source"], status["software"]) == ("device", False)
     [python] = door.page.workers

@@ -4,17 +4,17 @@ one that hangs, which nobody takes away."""
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route, async_playwright
+from playwright.async_api import Browser, Page, async_playwright
 
+from pyapp.setup.worker_script import put_before_worker
 from tests.browser.conftest import ONLY_LOCAL
-from tests.browser.door import DATA, Door, door_in, text_of
+from tests.browser.door import DATA, Door, answer_at, door_in, text_of
 
 HERE = Path(__file__).parent
 PRELUDE = (HERE / "gpu_ledger.js").read_text() + (HERE / "device_witness.js").read_text()
@@ -42,19 +42,8 @@ async def forgiving(chromium: Path) -> AsyncIterator[Browser]:
 
 
 async def _prepare(page: Page) -> None:
-    async def worker(route: Route) -> None:
-        response = await route.fetch()
-        await route.fulfill(response=response, body=PRELUDE + await response.text())
-
-    async def cloud(route: Route) -> None:
-        events: list[Any] = [{"text": " From"}, {"text": " the cloud."}]
-        events.append({"usage": {"prompt_tokens": 9, "completion_tokens": 2, "finish_reason": "stop"}})
-        lines = [*map(json.dumps, events), "[DONE]"]
-        body = "".join(f"data: {line}\n\n" for line in lines)
-        await route.fulfill(body=body, content_type="text/event-stream")
-
-    await page.route("**/worker.js", worker)
-    await page.route(f"**{CLOUD}", cloud)
+    await put_before_worker(page, PRELUDE)
+    await answer_at(page, CLOUD, " From", " the cloud.")
 
 
 @pytest_asyncio.fixture(loop_scope="session")

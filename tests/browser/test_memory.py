@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, Page, Route
+from playwright.async_api import Browser, Page
 
+from pyapp.setup.worker_script import put_before_worker
 from tests.browser.door import DATA, Door, door_in
 
 LEDGER = (DATA.parent / "browser" / "gpu_ledger.js").read_text()
@@ -27,13 +28,8 @@ MODELS = {
 }
 
 
-async def _counting(route: Route) -> None:
-    response = await route.fetch()
-    await route.fulfill(response=response, body=LEDGER + await response.text())
-
-
 async def _keep_ledgers(page: Page) -> None:
-    await page.route("**/worker.js", _counting)
+    await put_before_worker(page, LEDGER)
     # What a worker told last: a closed client's can be asked no more.
     await page.add_init_script("""
       globalThis.lastLedger = null;

@@ -13,7 +13,7 @@ from playwright.async_api import Browser
 
 from pyapp.compiler.passes import fuse
 from pyapp.compiler.reference import StepState
-from tests.browser.door import MOUNT, data_route
+from tests.browser.door import MOUNT, serve_data
 from tests.browser.pyodide_page import PyodidePage
 from tests.unit.tiny_models import TINY as TINY_DATA
 from tests.unit.tiny_models import Tiny
@@ -38,12 +38,8 @@ LEFT = 1e-4
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
-    page = await browser.new_page()
-    page.set_default_timeout(600_000)
-    await page.route(f"**{MOUNT}**", data_route)
-    await page.goto(site + "/style.css")
-    yield await PyodidePage.start(page, site)
-    await page.close()
+    async with PyodidePage.opened(browser, site, 600_000, serve_data) as page:
+        yield page
 
 
 def url(site: str, path: str) -> str:

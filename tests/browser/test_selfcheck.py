@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from tests.browser.door import MOUNT, data_route
+from tests.browser.door import MOUNT, serve_data
 from tests.browser.pyodide_page import PyodidePage
 
 FILES = ["kernels/selfcheck_on_gpu.py"]
@@ -97,12 +97,8 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
-    page = await browser.new_page()
-    page.set_default_timeout(300_000)
-    await page.route(f"**{MOUNT}**", data_route)
-    await page.goto(site + "/style.css")
-    yield await PyodidePage.start(page, site)
-    await page.close()
+    async with PyodidePage.opened(browser, site, 300_000, serve_data) as page:
+        yield page
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, Route
+from playwright.async_api import Browser, BrowserContext, Page
 
+from pyapp.setup.worker_script import put_before_worker
 from tests.browser.conftest import Watch
 from tests.browser.door import DATA, Door, text_of
 
@@ -26,12 +27,7 @@ async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
     context = await browser.new_context()
     context.on("page", watch.page)
     context.set_default_timeout(240_000)
-
-    async def worker(route: Route) -> None:
-        response = await route.fetch()
-        await route.fulfill(response=response, body=PRELUDE + await response.text())
-
-    await context.route("**/worker.js", worker)
+    await put_before_worker(context, PRELUDE)
     yield context
     await context.close()
     assert watch.faults == []

@@ -15,10 +15,8 @@ FILES = ["kernels/gpu_runner.py", "kernels/vision_cases.py", "kernels/vision_on_
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def python(browser: Browser, site: str) -> AsyncIterator[PyodidePage]:
-    page = await browser.new_page()
-    await page.goto(site + "/style.css")  # any document of the site will do: the worker takes over its policy
-    yield await PyodidePage.start(page, site)
-    await page.close()
+    async with PyodidePage.opened(browser, site) as page:
+        yield page
 
 
 async def test_vision_kernels_equal_numpy(python: PyodidePage) -> None:

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator
-from typing import Any
 
 import numpy as np
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser, Page, Route
 
+from pyapp.setup.worker_script import put_before_worker
 from pyapp.weights.gguf import read_gguf
 from pyapp.weights.source import BytesSource
-from tests.browser.door import DATA, MOUNT, Door, DoorError, door_in, text_of
+from tests.browser.door import DATA, MOUNT, Door, DoorError, answer_at, door_in, text_of
 
 CLOUD = "/cloud"
 MODEL = f"{MOUNT}tiny/tiny-qwen2-Q4_1-tied.gguf"
@@ -55,22 +54,11 @@ class Site:
     wrong = False
 
     async def prepare(self, page: Page) -> None:
-        async def worker(route: Route) -> None:
-            response = await route.fetch()
-            await route.fulfill(response=response, body=PRELUDE + await response.text())
-
-        async def cloud(route: Route) -> None:
-            events: list[Any] = [{"text": "From"}, {"text": " the cloud."}]
-            events.append({"usage": {"prompt_tokens": 9, "completion_tokens": 2, "finish_reason": "stop"}})
-            lines = [*map(json.dumps, events), "[DONE]"]
-            body = "".join(f"data: {line}\n\n" for line in lines)
-            await route.fulfill(body=body, content_type="text/event-stream")
-
         async def which_gpu(route: Route) -> None:
             await route.fulfill(json=self.wrong)
 
-        await page.route("**/worker.js", worker)
-        await page.route(f"**{CLOUD}", cloud)
+        await put_before_worker(page, PRELUDE)
+        await answer_at(page, CLOUD, "From", " the cloud.")
         await page.route(f"**{WRONG}", which_gpu)
 
 
