@@ -14,10 +14,10 @@
 @group(0) @binding(4) var<storage, read_write> residual: array<vec4f>;
 //#endif
 
-const P = ${P}u;
-const K4 = ${K // 4}u;
-const N4 = ${N // 4}u;
-const TILES = ${(N // 4 + OUTS - 1) // OUTS}u;      // tiles side by side along N
+// P pixels, K and N in vec4, and tiles side by side along N.
+struct Figures { P: u32, K4: u32, N4: u32, tiles: u32 }
+@group(0) @binding(5) var<uniform> figures: Figures;
+
 const LANES = ${WG // SPLITS}u;                     // tiles a workgroup
 
 //#if SPLITS > 1
@@ -25,8 +25,8 @@ var<workgroup> parts: array<vec4f, ${WG * PIXELS * OUTS}>;
 //#endif
 
 fn finish(pixel: u32, out: u32, sum: vec4f) {
-    if (pixel < P && out < N4) {
-        let at = pixel * N4 + out;
+    if (pixel < figures.P && out < figures.N4) {
+        let at = pixel * figures.N4 + out;
 //#if RESIDUAL
         y[at] = activate(sum + bias[out] + residual[at]);
 //#else
@@ -41,10 +41,12 @@ fn main(
 ) {
     let tile = flat_group(group, groups) * LANES + local % LANES;
     let part = local / LANES;
-    let pixel = tile / TILES * ${PIXELS}u;
-    let out = tile % TILES * ${OUTS}u;
+    let pixel = tile / figures.tiles * ${PIXELS}u;
+    let out = tile % figures.tiles * ${OUTS}u;
+    let K4 = figures.K4;
+    let N4 = figures.N4;
 //#for r in PIXELS
-    let x${r} = min(pixel + ${r}u, P - 1u) * K4;
+    let x${r} = min(pixel + ${r}u, figures.P - 1u) * K4;
 //#for o in OUTS
     var a${r}_${o} = vec4f(0.0);
 //#endfor

@@ -1,6 +1,7 @@
 """Kernels for a vision model's operations: which WGSL file, specialised how, over how many workgroups.
 
 All tensors are NHWC and all kernels read four channels at a time, so channel counts must be multiples of 4.
+The layers' sizes are figures, not parameters of the shader: a browser compiles a handful of pipelines, not one a layer.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
-from ..gpu.plan import Binding, Dispatch, Shader
+from ..gpu.plan import FIGURES, Binding, Dispatch, Shader
 from .graph import Graph, Op
 
 WORKGROUP = 64
@@ -22,6 +23,7 @@ MIN_SPLIT_STEPS = 4
 """The fewest vec4 of K that a split is left with."""
 STEM_GROUPS = 8
 """vec4 of outputs an invocation of the stem, at most."""
+FIGURES_SLOT = 5
 RUN = 4
 """Neighbouring pixels an invocation of a depthwise convolution."""
 
@@ -95,12 +97,15 @@ def _depthwise(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
     _fours(op, channels)
     window = _window(op, graph)
     shader = Shader.of(
-        "depthwise", C=channels, RUN=RUN, ACTIVATION=op.attrs.get("activation", ""), WG=WORKGROUP, **window
-    )
+        "depthwise", RUN=RUN, KERNEL=window["KERNEL"], STRIDE=window["STRIDE"], WG=WORKGROUP,
+        ACTIVATION=op.attrs.get("activation", ""),
+    )  # fmt: skip
+    sizes = (window[name] for name in ("H", "W", "HO", "WO", "TOP", "LEFT"))
     pixels = window["HO"] * window["WO"]
     invocations = window["HO"] * ceil(window["WO"] / RUN) * channels // 4
     flops = 2 * pixels * channels * window["KERNEL"] ** 2
-    return _dispatch(op, graph, limits, shader, _conv_bindings(op), invocations, flops)
+    figures = (*sizes, channels // 4, ceil(window["WO"] / RUN))
+    return _dispatch(op, graph, limits, shader, _conv_bindings(op), invocations, flops, figures)
 
 
 def _pointwise(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
@@ -115,10 +120,11 @@ def _pointwise(op: Op, graph: Graph, limits: DeviceLimits) -> Dispatch:
     if "residual" in op.inputs:
         bindings += (_data(4, op.inputs["residual"]),)
     shader = Shader.of(
-        "pointwise", P=pixels, K=k, N=n, PIXELS=tile_pixels, OUTS=tile_outs, SPLITS=splits, WG=WORKGROUP,
+        "pointwise", PIXELS=tile_pixels, OUTS=tile_outs, SPLITS=splits, WG=WORKGROUP,
         ACTIVATION=op.attrs.get("activation", ""), RESIDUAL="residual" in op.inputs,
     )  # fmt: skip
-    return _dispatch(op, graph, limits, shader, bindings, tiles * splits, 2 * pixels * k * n)
+    figures = (pixels, k // 4, n // 4, ceil(n / 4 / tile_outs))
+    return _dispatch(op, graph, limits, shader, bindings, tiles * splits, 2 * pixels * k * n, figures)
 
 
 def _splits(tiles: int, steps: int, limits: DeviceLimits) -> int:
@@ -163,12 +169,15 @@ def _dispatch(
     bindings: tuple[Binding, ...],
     invocations: int,
     flops: int,
+    figures: tuple[int, ...] = (),
 ) -> Dispatch:
     """With the workgroups in rows where one row would pass the device's limit. Bytes: every tensor once."""
     groups = ceil(invocations / WORKGROUP)
     rows = ceil(groups / limits.max_workgroups)
     nbytes = sum(graph.tensors[name].nbytes for name in (*op.inputs.values(), op.output))
-    return Dispatch(op.name, shader, bindings, (ceil(groups / rows), rows, 1), nbytes, flops)
+    if figures:
+        bindings += (Binding(FIGURES_SLOT, FIGURES, "read", nbytes=4 * len(figures)),)
+    return Dispatch(op.name, shader, bindings, (ceil(groups / rows), rows, 1), nbytes, flops, figures=figures)
 
 
 def _fours(op: Op, *counts: Any) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable
+from dataclasses import replace
 
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
-from ..gpu.plan import Dispatch, Plan
+from ..gpu.plan import FIGURES, Dispatch, Plan
 from . import lower_decoder, lower_vision
 from .graph import Graph
 from .memory import plan_memory
 
+UNIFORM_ALIGNMENT = 256
+"""Bytes: the largest that WebGPU lets a device ask of a uniform binding's offset."""
 LOWERINGS = {**lower_vision.LOWERINGS, **lower_decoder.LOWERINGS}
 
 
@@ -26,13 +30,29 @@ def lower(graph: Graph, limits: DeviceLimits, keep: Iterable[str] = ()) -> Plan:
         marks[op.name] = len(dispatches)
         dispatches += LOWERINGS[op.kind](op, graph, limits)
     _check_bindings(dispatches, graph, limits)
+    dispatches, constants = _placed(dispatches)
     tile = lower_decoder.TOKEN_TILE if any(d.per_tile for d in dispatches) else 1
-    return Plan(graph.name, tuple(dispatches), plan_memory(graph, keep), tile, marks)
+    return Plan(graph.name, tuple(dispatches), plan_memory(graph, keep), tile, marks, constants)
+
+
+def _placed(dispatches: list[Dispatch]) -> tuple[list[Dispatch], bytes]:
+    """The dispatches with a place for their figures, and the constants that hold them; equal figures share one."""
+    places: dict[tuple[int, ...], int] = {}
+    placed = []
+    for dispatch in dispatches:
+        if dispatch.figures:
+            at = places.setdefault(dispatch.figures, len(places) * UNIFORM_ALIGNMENT)
+            bindings = (replace(b, offset=at) if b.tensor == FIGURES else b for b in dispatch.bindings)
+            dispatch = replace(dispatch, bindings=tuple(bindings))
+        placed.append(dispatch)
+    return placed, b"".join(struct.pack(f"<{len(key)}i", *key).ljust(UNIFORM_ALIGNMENT, b"\0") for key in places)
 
 
 def _check_bindings(dispatches: Iterable[Dispatch], graph: Graph, limits: DeviceLimits) -> None:
     for dispatch in dispatches:
         for binding in dispatch.bindings:
+            if binding.tensor == FIGURES:
+                continue
             tensor = graph.tensors[binding.tensor]
             # What is quantised was cut to fit (``pieces_of``); its size in bytes is not ``nbytes``.
             need = binding.nbytes or (tensor.nbytes - binding.offset if tensor.fmt == "f32" else 0)

@@ -14,7 +14,7 @@ from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
-from ..gpu.plan import Binding, Plan
+from ..gpu.plan import FIGURES, Binding, Plan
 from ..gpu.pool import Pool, Region
 from ..gpu.replay import Replay, arrived
 from ..gpu.residency import Residency
@@ -69,6 +69,9 @@ class VisionRunner:
 
     async def bind_memory(self, activations: Region) -> None:
         self._activations = activations
+        self._constants = await self._pool.constants_buffer(len(self.plan.constants))
+        data = np.frombuffer(self.plan.constants, np.uint8)
+        self.device.queue.writeBuffer(self._constants, 0, heap_view(data))
         self._staging = (await self._pool.readback_ring(CLASSES * 4, slots=1))[0]
 
     def build(self, kernels: Kernels) -> None:
@@ -77,6 +80,8 @@ class VisionRunner:
         self.steps = steps_for(replay, self.device, self._residency, NAME)
 
     def _resolve(self, b: Binding) -> tuple[Any, int, int]:
+        if b.tensor == FIGURES:
+            return self._constants, b.offset, b.nbytes or 0
         if b.section != "data":
             return self._residency.locate(NAME, b.tensor, b.section, b.offset, b.nbytes)
         offset, size = self.plan.memory.offsets[b.tensor], self.plan.memory.sizes[b.tensor]

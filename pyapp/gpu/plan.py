@@ -10,6 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 
+FIGURES = "figures"
+"""The tensor of a plan's ``constants``: a uniform."""
+
+
 @dataclass(frozen=True)
 class Binding:
     """A range of a tensor bound to ``@binding(slot)``.
@@ -30,7 +34,7 @@ class Binding:
         """The bind group layout's entry: the step state is a uniform wherever it is only read."""
         if self.mode == "read_write":
             return "storage"
-        return "uniform" if self.tensor == "state" else "read-only-storage"
+        return "uniform" if self.tensor in ("state", FIGURES) else "read-only-storage"
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,9 @@ class Shader:
 class Dispatch:
     """One dispatch. ``workgroups`` are counts for a full plan; where ``per_tile`` is set, y is the number of token
     tiles of the widest chunk and a shorter chunk replays with fewer.
+
+    ``figures`` are the sizes that this dispatch differs in from others of its shader: int32 that ``lower`` puts into
+    the plan's constants, where the binding to ``FIGURES`` finds them.
     """
 
     operation: str
@@ -64,6 +71,7 @@ class Dispatch:
     bytes: int
     flops: int
     per_tile: bool = False
+    figures: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -90,6 +98,8 @@ class Plan:
     """Tokens a tile: a chunk of n tokens replays ceil(n / tile) tiles."""
     marks: Mapping[str, int] = field(default_factory=dict)
     """Named indices into ``dispatches``: a replay may start or stop there."""
+    constants: bytes = b""
+    """What ``FIGURES`` holds; written once."""
 
     def rows(self) -> list[dict[str, Any]]:
         """The printable table of what runs: operation, kernel, dispatches, bytes, flops."""

@@ -1,7 +1,7 @@
 """All GPU memory of the application: a few large buffers ("slabs") taken at load, and regions within them.
 
-This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers and
-the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so a slab has a role:
+This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers, the
+plans' constants and the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so a slab has a role:
 ``weights`` (bound read-only; ``residency.py`` says who holds which bytes) or ``workspace`` (bound writable: regions for
 activations and KV cache).
 """
@@ -80,7 +80,7 @@ class Pool:
         self.live = 0
         """Bytes of buffers that were not destroyed."""
         self.peak = 0
-        self.objects = {"slab": 0, "state": 0, "readback": 0}
+        self.objects = {"slab": 0, "state": 0, "constants": 0, "readback": 0}
         self._regions: dict[int, Region] = {}
         self._other: list[tuple[str, Any, int]] = []
 
@@ -140,6 +140,13 @@ class Pool:
         async with self.device.guarded("taking the step state's buffer"):
             buffer = self._create("state", STATE_BYTES, STORAGE | UNIFORM | COPY_SRC | COPY_DST)
             self._other.append(("state", buffer, STATE_BYTES))
+        return buffer
+
+    async def constants_buffer(self, nbytes: int) -> Any:
+        """A buffer for a plan's constants, which are uniforms to its kernels. Raises ``OutOfMemory``."""
+        async with self.device.guarded(f"taking a buffer of {nbytes} bytes for constants"):
+            buffer = self._create("constants", nbytes, UNIFORM | COPY_DST)
+            self._other.append(("constants", buffer, nbytes))
         return buffer
 
     async def readback_ring(self, nbytes: int, slots: int = RING_SLOTS) -> list[Any]:

@@ -75,7 +75,10 @@ async def check_books(door: Door) -> dict[str, Any]:
     assert memory["asked"] == sum(book["sizes"])
     assert memory["live"] == sum(book["sizes"]) - book["destroyedBytes"]
     assert memory["live"] <= memory["peak"] <= memory["asked"]
-    assert sum(objects[kind] for kind in ("slab", "state", "readback")) == len(book["sizes"]) - book["destroyedBuffers"]
+    assert (
+        sum(objects[kind] for kind in ("slab", "state", "constants", "readback"))
+        == len(book["sizes"]) - book["destroyedBuffers"]
+    )
     assert objects["pipeline"] == book["created"]["createComputePipelineAsync"] == book["created"]["createShaderModule"]
     assert book["created"]["createComputePipeline"] == 0  # it would block the GPU process
     assert book["created"]["createTexture"] == book["created"]["createQuerySet"] == 0

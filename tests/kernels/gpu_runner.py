@@ -15,7 +15,7 @@ from pyapp.gpu.device import Device
 from pyapp.gpu.ffi import heap_view
 from pyapp.gpu.kernels import Kernels
 from pyapp.gpu.limits import DeviceLimits
-from pyapp.gpu.plan import Binding
+from pyapp.gpu.plan import FIGURES, Binding
 from pyapp.gpu.pool import Pool, Region
 from pyapp.gpu.probe import probe
 from pyapp.gpu.replay import Replay
@@ -60,7 +60,11 @@ class GpuRunner:
                 value = weights[name] if weight else inputs.get(name, np.full(tensor.shape, np.nan, np.float32))
                 regions[name] = self._place("weights" if weight else "workspace", name, value)
 
+            constants = await self._constants(plan.constants)
+
             def resolve(binding: Binding) -> tuple[Any, int, int]:
+                if binding.tensor == FIGURES:
+                    return constants, binding.offset, binding.nbytes or 0
                 region = regions[binding.tensor]
                 size = binding.nbytes or region.size - binding.offset
                 return region.slice(binding.offset, size)
@@ -74,6 +78,13 @@ class GpuRunner:
         finally:
             for region in regions.values():
                 self.pool.give_back(region)
+
+    async def _constants(self, data: bytes) -> Any:
+        if not data:
+            return None
+        buffer = await self.pool.constants_buffer(len(data))
+        self.device.queue.writeBuffer(buffer, 0, heap_view(np.frombuffer(data, np.uint8)))
+        return buffer
 
     def _place(self, role: Any, name: str, value: Array) -> Region:
         padded = np.full((value.nbytes + 3) // 4 * 4 + TAIL, 0xFF, np.uint8)  # writeBuffer takes whole words

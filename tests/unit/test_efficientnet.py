@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from PIL import Image
 from safetensors.numpy import load, save
 
 from pyapp.compiler.lower_vision import LOWERINGS
+from pyapp.compiler.lowering import lower
 from pyapp.compiler.memory import plan_memory
 from pyapp.compiler.passes import fuse
 from pyapp.compiler.passes_vision import VISION_PASSES
@@ -21,7 +23,7 @@ from pyapp.compiler.reference import run
 from pyapp.engine.cpu_vision import CpuVision
 from pyapp.errors import BadImage, BadModel
 from pyapp.gpu.limits import DeviceLimits
-from pyapp.gpu.plan import Dispatch
+from pyapp.gpu.plan import FIGURES, Dispatch
 from pyapp.gpu.preprocess import preprocess
 from pyapp.models.efficientnet import (
     BLOCK_BYTES,
@@ -200,12 +202,19 @@ def lowered(limits: DeviceLimits) -> list[Dispatch]:
 
 @pytest.mark.parametrize("software", [False, True])
 def test_the_plan(software: bool) -> None:
-    dispatches = lowered(DeviceLimits(software=software))
+    plan = lower(fuse(build_graph(), VISION_PASSES), DeviceLimits(software=software))
+    dispatches = plan.dispatches
     assert len(dispatches) == 51
     # 385 million multiply-adds, of which bias, activation and mean are no part but the mean's additions.
     assert sum(d.flops for d in dispatches) == pytest.approx(770.4e6, rel=1e-3)
-    assert len({d.shader for d in dispatches}) == 34
+    assert len({d.shader for d in dispatches}) == (10 if software else 18)  # not one a layer
     for dispatch in dispatches:
+        figures = [binding for binding in dispatch.bindings if binding.tensor == FIGURES]
+        assert bool(figures) == bool(dispatch.figures)
+        for binding in figures:
+            found = plan.constants[binding.offset : binding.offset + (binding.nbytes or 0)]
+            assert struct.unpack(f"<{len(dispatch.figures)}i", found) == dispatch.figures
+            assert binding.offset % 256 == 0
         params = dict(dispatch.shader.params)
         code = preprocess(
             (SHADERS / f"{dispatch.shader.file}.wgsl").read_text(), params, lambda n: (SHADERS / n).read_text()

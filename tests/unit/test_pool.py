@@ -119,7 +119,7 @@ async def test_a_lost_device_is_asked_for_nothing() -> None:
     device = fake_device()
     pool = Pool(device, 100 * MIB)
     device.lost = True
-    for call in (pool.state_buffer, lambda: pool.readback_ring(256)):
+    for call in (pool.state_buffer, lambda: pool.readback_ring(256), lambda: pool.constants_buffer(256)):
         with pytest.raises(DeviceLost):
             await call()
     with pytest.raises(DeviceLost):
@@ -132,9 +132,10 @@ async def test_what_lies_outside_the_slabs_is_counted_too() -> None:
     device = fake_device()
     pool = Pool(device, 0)
     await pool.state_buffer()
+    assert (await pool.constants_buffer(512)).size == 512
     ring = await pool.readback_ring(1000)
     assert (len(ring), {buffer.size for buffer in ring}) == (RING_SLOTS, {1024})
-    assert pool.memory()["objects"] == {"slab": 0, "state": 1, "readback": RING_SLOTS}
+    assert pool.memory()["objects"] == {"slab": 0, "state": 1, "constants": 1, "readback": RING_SLOTS}
     figures_agree(pool, device)
     pool.close()
     assert device.live == 0
