@@ -16,7 +16,7 @@ from tests.browser.conftest import ONLY_LOCAL
 ROOT = Path(__file__).parents[2]
 
 
-@pytest_asyncio.fixture(loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def forgiving(chromium: Path) -> AsyncIterator[Browser]:
     """A browser that lives through any number of crashes of its GPU process."""
     async with async_playwright() as playwright:
