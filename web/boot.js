@@ -1,7 +1,7 @@
 // Starts Python in a module worker: Pyodide from this site, our helpers in JavaScript, our wheel.
 // Works under `script-src 'self' 'wasm-unsafe-eval'`: no eval, nothing from another host.
 
-export const here = new URL("./", self.location.href).href;
+export const here = new URL("./", import.meta.url).href;
 
 /** The modules that Python imports by these names. */
 const HELPERS = { tandem_replay: "replay.mjs", tandem_opfs: "opfs.mjs", tandem_tabs: "tabs.mjs" };
@@ -33,32 +33,63 @@ async function counting(tell, work) {
   }
 }
 
-async function json(path) {
+async function get(path) {
   const response = await fetch(here + path);
   if (!response.ok) throw new Error(`${path} answered with HTTP ${response.status}`);
-  return response.json();
+  return response;
+}
+
+const bytes = async (path) => new Uint8Array(await (await get(path)).arrayBuffer());
+
+/** A started Python. Where the snapshot of its memory does not hold, which is an experiment of Pyodide's, without it. */
+async function start(loadPyodide, snapshot) {
+  const options = {
+    indexURL: here + "pyodide/",
+    stdout: (text) => console.debug(text),
+    stderr: (text) => console.warn(text),
+  };
+  try {
+    return await loadPyodide({ ...options, _loadSnapshot: snapshot });
+  } catch (error) {
+    console.warn(`Python starts without its snapshot: ${said(error)}`);
+    return loadPyodide(options);
+  }
+}
+
+/** Puts files where Python finds modules; `image` is what pyapp/setup/data/python_image.mjs wrote. */
+function unpack(runtime, image) {
+  const folder = runtime.runPython("import sysconfig; sysconfig.get_path('purelib')");
+  let at = 4 + new DataView(image.buffer).getUint32(0, true);
+  const made = new Set();
+  for (const [name, size] of JSON.parse(new TextDecoder().decode(image.subarray(4, at)))) {
+    const path = `${folder}/${name}`;
+    const parent = path.slice(0, path.lastIndexOf("/"));
+    if (!made.has(parent)) runtime.FS.mkdirTree(parent);
+    made.add(parent);
+    runtime.FS.writeFile(path, image.subarray(at, at + size), { canOwn: true });
+    at += size;
+  }
 }
 
 /** Pyodide with our package in it. `onProgress({stage: "runtime", loaded, total})` hears of the bytes that come. */
 export async function boot(onProgress = () => {}) {
   // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
-  const { tandem, runtimeBytes: total = null } = await json("wheels/index.json");
+  const { compiled, runtimeBytes: total = null } = await (await get("wheels/index.json")).json();
   const tell = (loaded) => onProgress({ stage: "runtime", loaded, total: total === null ? null : Math.max(total, loaded) });
   return counting(tell, async () => {
+    const images = Promise.all([bytes("pyodide/libraries.image"), bytes(`wheels/${compiled}`)]);
+    images.catch(() => {}); // awaited below
+    const snapshot = bytes("pyodide/snapshot.image");
+    snapshot.catch(() => {});
     const [{ loadPyodide }, ...helpers] = await Promise.all(
       ["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path)),
     );
-    const runtime = await loadPyodide({
-      indexURL: here + "pyodide/",
-      packages: ["numpy", "regex", "tiktoken", "micropip"],
-      stdout: (text) => console.debug(text),
-      stderr: (text) => console.warn(text),
-    });
+    const runtime = await start(loadPyodide, snapshot);
+    for (const image of await images) unpack(runtime, image);
+    // The snapshot's state would be the same for every visitor.
+    runtime.runPython("import importlib, random; importlib.invalidate_caches(); random.seed()");
     Object.keys(HELPERS).forEach((name, index) => runtime.registerJsModule(name, helpers[index]));
-    const micropip = runtime.pyimport("micropip");
-    await micropip.install.callKwargs(`${here}wheels/${tandem}`, { deps: false });
-    micropip.destroy();
     return runtime;
   });
 }

@@ -6,7 +6,7 @@ import gzip
 import os
 from pathlib import Path
 
-COMPRESSED_TYPES = {".wasm", ".mjs", ".js", ".css", ".json", ".html", ".zip", ".whl"}
+COMPRESSED_TYPES = {".wasm", ".mjs", ".js", ".css", ".json", ".html", ".zip", ".whl", ".image"}
 COMPRESS_FROM = 100_000  # bytes; below, the gateway's own compression or none is as good
 COMPRESS_GAIN = 0.9  # kept only if it is smaller than this share of the file: wheels and zips are compressed already
 

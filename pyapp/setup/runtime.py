@@ -33,6 +33,8 @@ WASM_PACKAGES = {
     "micropip": 115_486,
     "packaging": 95_846,
 }
+IMPORTED = ("numpy", "regex", "tiktoken")
+"""Those that the worker imports; the others are for the lab's Python, which installs our wheel as everybody does."""
 # PyPI has no wheels for Pyodide. Its own CDN has them all; Open WebUI ships these very files inside its wheel.
 CDN = "https://cdn.jsdelivr.net/pyodide/v314.0.3/full/"
 CDN_TIMEOUT = 5.0  # seconds; one try, the other source is sure

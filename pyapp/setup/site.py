@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from . import models, runtime, wheel
+from . import models, python_image, runtime, wheel
 from .cache import exclusive
 from .failure import SetupError
 from .files import compressed, write_file
@@ -23,11 +23,12 @@ from .progress import in_words
 
 STAMPS = ".build.json"
 HERE = Path(__file__).parent
-FETCHED = (".wasm", ".zip", ".json", ".whl")
+FETCHED = (".wasm", ".zip", ".json", ".image")
 
 
-def code_key(*modules: str) -> str:
-    """A hash over the named files of this package: a part is made anew when the code that makes it changes."""
+def code_key(*modules: str | Path) -> str:
+    """A hash over the named files (of this package, where a name has no folder): a part is made anew when the code that
+    makes it changes."""
     digest = hashlib.sha256()
     for name in modules:
         digest.update((HERE / name).read_bytes())
@@ -80,10 +81,12 @@ class Site:
         whole = {p: s for p, s in files.items() if p.startswith(prefix) and not p.endswith(".gz")}
         return sum(files.get(f"{path}.gz", size) for path, size in whole.items())
 
-    def fetched_at_start(self) -> int:
-        """Bytes, as the worker counts them, of what it fetches to start Pyodide; modules, which it imports, not."""
-        files = self._stamps.get("runtime", {}).get("files", {})
-        return sum(size for path, size in files.items() if path.startswith("pyodide/") and path.endswith(FETCHED))
+    def fetched_at_start(self) -> tuple[int, int]:
+        """Bytes of what the worker fetches to start Pyodide: as it counts them, which it does not for the modules that
+        it imports; and as they come to a browser that takes gzip."""
+        files = {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
+        fetched = [path for path in files if path.startswith("pyodide/") and path.endswith(FETCHED)]
+        return sum(files[path] for path in fetched), sum(files.get(f"{path}.gz", files[path]) for path in fetched)
 
     def _is_fresh(self, name: str, key: str) -> bool:
         stamp = self._stamps.get(name)
@@ -132,18 +135,47 @@ def build_site(root: Path, dist: Path | None = None) -> Site:
             site.part(f"model {model.name}", model_key, partial(models.place, model, dist))
         listing = json.dumps(models.index(dist), indent=1).encode()
         site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
-        runtime_bytes = site.fetched_at_start()
-        wheel_key = f"{wheel.inputs_key(root)}{common}{runtime_bytes}"
-        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, runtime_bytes)))
+        site.part("python", _python_key(), lambda: site.write(_python_files(dist)))
+        start = site.fetched_at_start()
+        wheel_key = f"{wheel.inputs_key(root)}{_python_key()}{start}"
+        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, dist, *start)))
         web = web_files(root)
         site.part("web", _content_key(web) + common, lambda: site.write(web))
     return site
 
 
-def _wheel_files(root: Path, runtime_bytes: int) -> dict[str, bytes]:
+def _python_key() -> str:
+    return code_key("runtime.py", "python_image.py", python_image.SCRIPT, "files.py")
+
+
+def _pyodide(dist: Path) -> dict[str, bytes]:
+    """Pyodide itself, out of the site: name -> bytes."""
+    return {name: (dist / "pyodide" / name).read_bytes() for name in runtime.PYODIDE_FILES}
+
+
+def _python_files(dist: Path) -> dict[str, bytes]:
+    """What a start of Python takes beside Pyodide's own files."""
+    pyodide = _pyodide(dist)
+    wheels = {path.name: path.read_bytes() for path in sorted((dist / "pyodide").glob("*.whl"))}
+    wanted = {name: data for name, data in wheels.items() if name.split("-")[0] in runtime.IMPORTED}
+    return {
+        "pyodide/snapshot.image": python_image.snapshot(pyodide),
+        "pyodide/libraries.image": python_image.compiled(pyodide, wanted),
+    }
+
+
+def _wheel_files(root: Path, dist: Path, start_bytes: int, start_download: int) -> dict[str, bytes]:
+    """The wheel, and ``index.json``, which names it and says how many bytes a start of Python takes."""
     name, data = wheel.build_wheel(root)
-    index = {"tandem": name, "runtimeBytes": runtime_bytes + len(data)}
-    return {f"wheels/{name}": data, "wheels/index.json": json.dumps(index).encode()}
+    image = python_image.compiled(_pyodide(dist), {name: data})
+    compiled = f"{name.removesuffix('.whl')}.image"
+    index = {
+        "tandem": name,
+        "compiled": compiled,
+        "runtimeBytes": start_bytes + len(image),
+        "runtimeDownloadBytes": start_download + len(compressed(compiled, image) or image),
+    }
+    return {f"wheels/{name}": data, f"wheels/{compiled}": image, "wheels/index.json": json.dumps(index).encode()}
 
 
 def run(options: argparse.Namespace, root: Path) -> int:

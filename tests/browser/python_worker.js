@@ -2,17 +2,9 @@
 // Started from a blob, so it is told where the site is: {site}, then {files, module, call, args} for each run.
 let ready;
 
-async function boot(site) {
-  const [{ loadPyodide }, replay, opfs, index] = await Promise.all([
-    import(site + "/pyodide/pyodide.mjs"),
-    import(site + "/replay.mjs"),
-    import(site + "/opfs.mjs").catch(() => ({})),
-    fetch(site + "/wheels/index.json").then((response) => response.json()),
-  ]);
-  const pyodide = await loadPyodide({ indexURL: site + "/pyodide/", packages: ["numpy", "regex", "tiktoken", "micropip"] });
-  pyodide.registerJsModule("tandem_replay", replay);
-  pyodide.registerJsModule("tandem_opfs", opfs);
-  await pyodide.pyimport("micropip").install.callKwargs(`${site}/wheels/${index.tandem}`, { deps: false });
+async function start(site) {
+  const { boot } = await import(site + "/boot.js");
+  const pyodide = await boot();
   pyodide.FS.mkdirTree("/tests");
   await pyodide.runPythonAsync("import sys; sys.path.insert(0, '/tests')");
   return pyodide;
@@ -21,7 +13,7 @@ async function boot(site) {
 self.onmessage = async ({ data }) => {
   try {
     if (data.site) {
-      ready = boot(data.site);
+      ready = start(data.site);
       await ready;
       return self.postMessage({ value: "ready" });
     }

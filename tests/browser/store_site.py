@@ -30,13 +30,8 @@ globalThis.python = (code) => new Promise((resolve, reject) => {
 WORKER = """
 const ready = (async () => {
   if (new URL(self.location).searchParams.has("bare")) delete StorageManager.prototype.getDirectory;
-  const { loadPyodide } = await import("/pyodide/pyodide.mjs");
-  const pyodide = await loadPyodide({ indexURL: "/pyodide/", packages: ["numpy", "micropip"] });
-  pyodide.registerJsModule("tandem_opfs", await import("/opfs.mjs"));
-  const index = await (await fetch("/wheels/index.json")).json();
-  const micropip = pyodide.pyimport("micropip");
-  await micropip.install.callKwargs(new URL("/wheels/" + index.tandem, self.location).href, { deps: false });
-  return pyodide;
+  const { boot } = await import("/boot.js");
+  return boot();
 })();
 self.onmessage = async ({ data: [id, code] }) => {
   try {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import pytest_asyncio
 from playwright.async_api import Page, Request, Route
 
@@ -285,6 +286,7 @@ FALLBACK = """
 
 def check_fallback(result: dict[str, Any], why: str) -> None:
     assert result["status"]["source"] == "cloud"
+    assert "wheels/" in result["status"]["reason"]
     assert result["status"]["tier"] == "unsupported"
     assert why in result["status"]["reason"]
     events = result["events"]
@@ -326,9 +328,9 @@ async def test_worker_script_that_is_missing(plain: Open) -> None:
     check_fallback(await js(page, FALLBACK), "cannot be loaded")
 
 
-async def test_wheel_that_is_missing(plain: Open) -> None:
+async def test_python_that_is_not_all_there(plain: Open) -> None:
     page = await plain()
-    await page.context.route("**/wheels/*.whl", lambda route: route.fulfill(status=404, body="gone"))
+    await page.context.route("**/wheels/*.image", lambda route: route.fulfill(status=404, body="gone"))
     result = await js(
         page,
         """
@@ -339,7 +341,24 @@ async def test_wheel_that_is_missing(plain: Open) -> None:
         """,
     )
     assert result["status"]["source"] == "cloud"
+    assert "wheels/" in result["status"]["reason"]
     assert result["last"]["source"] == "cloud"
+
+
+@pytest.mark.parametrize("answer", [{"body": "x" * 1000}, {"status": 404, "body": ""}], ids=["rubbish", "missing"])
+async def test_python_starts_without_its_snapshot(plain: Open, answer: dict[str, Any]) -> None:
+    page = await plain()
+    await page.context.route("**/snapshot.image", lambda route: route.fulfill(**answer))
+    result = await js(
+        page,
+        """
+        const client = await createClient({ adapter: "none" });
+        const found = await client.describe(await picture());
+        await client.close();
+        return { reason: client.status.reason, source: found.source };
+        """,
+    )
+    assert result["source"] == "cpu"
 
 
 async def test_clients_on_one_page_do_not_know_each_other(plain: Open) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from pyapp.setup import chunks, runtime, wheel
+from pyapp.setup import chunks, python_image, runtime, wheel
 from pyapp.setup.failure import SetupError
 from pyapp.setup.files import compressed, write_file
 from pyapp.setup.site import Site, web_files
@@ -99,6 +99,36 @@ def test_the_wheel_is_reproducible_and_holds_the_browser_side(dist: Path) -> Non
     assert {n.removeprefix("pyapp/shaders/") for n in names if n.startswith("pyapp/shaders/")} == shaders
     index = json.loads((dist / "wheels" / "index.json").read_bytes())
     assert (dist / "wheels" / index["tandem"]).is_file()
+
+
+def test_the_images_hold_what_python_starts_with(dist: Path) -> None:
+    index = json.loads((dist / "wheels" / "index.json").read_bytes())
+    listing = entries((dist / "wheels" / index["compiled"]).read_bytes())
+    assert "pyapp/worker.pyc" in listing
+    assert {name for name in listing if name.endswith(".wgsl")} == {
+        f"pyapp/shaders/{path.name}" for path in (ROOT / "shaders").glob("*.wgsl")
+    }
+    assert not [name for name in listing if name.endswith(".py") or name.startswith(("pyapp/gateway", "pyapp/setup"))]
+    libraries = entries((dist / "pyodide" / "libraries.image").read_bytes())
+    assert {name.split("/")[0] for name in libraries} >= {"numpy", "regex", "tiktoken", "tiktoken_ext"}
+    assert not [name for name in libraries if "/tests/" in name or name.endswith(".pyi")]
+    assert (dist / "pyodide" / "snapshot.image").stat().st_size > 20_000_000
+    names = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", "snapshot.image", "libraries.image")
+    fetched = [dist / "pyodide" / name for name in names] + [dist / "wheels" / index["compiled"]]
+    assert index["runtimeBytes"] == sum(path.stat().st_size for path in fetched)
+
+
+def entries(image: bytes) -> dict[str, int]:
+    """The files of an image that ``web/boot.js`` unpacks -> their sizes, which must add up."""
+    start = 4 + int.from_bytes(image[:4], "little")
+    listing = dict(json.loads(image[4:start]))
+    assert start + sum(listing.values()) == len(image)
+    return listing
+
+
+def test_python_that_does_not_start_while_the_site_is_built_says_so() -> None:
+    with pytest.raises(SetupError, match=r"Python does not start in Playwright's Node: .*not here"):
+        python_image.snapshot({"pyodide.mjs": b"export function loadPyodide() { throw new Error('not here'); }"})
 
 
 def test_the_wheel_key_follows_its_inputs(tmp_path: Path) -> None:

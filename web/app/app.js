@@ -3,7 +3,7 @@
 import { probeDevice as probe } from "../probe.js";
 import { Badge } from "./badge.js";
 import { Brief } from "./brief.js";
-import { languageModel, loadCatalogue, pendingDownloads, runtimeBytes, visionModel } from "./catalogue.js";
+import { languageModel, loadCatalogue, pendingDownloads, runtimeDownload, visionModel } from "./catalogue.js";
 import { DownloadNotice, savesData } from "./consent.js";
 import { Copy } from "./copy.js";
 import { h, icon } from "./dom.js";
@@ -84,7 +84,7 @@ export class App {
     const downloads = await pendingDownloads(models, this.options, usable);
     const mayUseCloud = this.options.cloud !== null && (this.options.mode ?? "prefer_on_device") !== "only_on_device";
     const alone = mayUseCloud ? await pendingDownloads(models, this.options, false) : null;
-    const choice = await this.notice.tell(downloads, await runtimeBytes(), savesData(), alone);
+    const choice = await this.notice.tell(downloads, await runtimeDownload(), savesData(), alone);
     if (choice !== "cloud") return {};
     this.badge.choseCloud();
     return { mode: "only_in_cloud" };

@@ -21,10 +21,10 @@ export async function loadCatalogue() {
   }
 }
 
-/** Bytes of Python itself, before compression, as a first visit fetches them; null when nobody says how many. */
-export async function runtimeBytes() {
+/** Bytes of Python itself, compressed, as a first visit fetches them; null when nobody says how many. */
+export async function runtimeDownload() {
   try {
-    return (await json("../wheels/index.json")).runtimeBytes ?? null;
+    return (await json("../wheels/index.json")).runtimeDownloadBytes ?? null;
   } catch {
     return null;
   }
