@@ -115,12 +115,14 @@ class CloudStreamEndpoint:
             async for events in batches:
                 waiting.stop()  # it is the upstream that is waited for, not the client
                 await call.events(events)
-                waiting.restart(self._settings.idle_seconds)
+                if isinstance(events[-1], Usage):
+                    await call.end()  # before the connection to the upstream is read to its end
+                else:
+                    waiting.restart(self._settings.idle_seconds)
         if waiting.passed:
             raise CloudUnavailable(
                 f"The cloud model's server sent no text for {waiting.seconds:g} seconds; try again.", status=504
             )
-        await call.end()
 
 
 class _Call:

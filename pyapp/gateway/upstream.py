@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, Callable
@@ -13,6 +12,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
+import anyio
 
 from ..errors import CloudUnavailable, TandemError
 from ..routing.sse import Event, SSEDecoder
@@ -86,8 +86,8 @@ class Upstream:
 
         Raises errors whose ``details["status"]`` fits an answer not yet begun. What fails before the upstream's answer
         begins is tried again as ``Settings`` say, nothing after that is; ``retried`` hears the reason of each try that
-        another follows. Closing the generator, or cancelling it, closes the connection, which stops the upstream's
-        work.
+        another follows. Whoever goes on after the ``Usage`` keeps the connection for the next request. Closing the
+        generator, or cancelling it, closes the connection, which stops the upstream's work.
         """
         retries = Retries(self._settings.upstream_tries, self._settings.retry_wait_seconds)
         response = await retries.run(lambda: self._open(request), retried)
@@ -104,13 +104,13 @@ class Upstream:
                 if events := answer.take(received):
                     yield events
                 answer.check()
-            if answer.whole:
-                await _drain(response)
-            else:
+            if not answer.whole:
                 if events := answer.flush():
                     yield events
                 answer.check()
             yield [answer.end()]
+            if answer.whole:
+                await _drain(response)
         except (aiohttp.ClientError, OSError) as error:
             log.warning("upstream broke off: %s: %s", type(error).__name__, error)
             raise CloudUnavailable(
@@ -236,10 +236,10 @@ def _unreachable() -> CloudUnavailable:
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
     """Reads what follows the end mark, normally nothing, so that the connection can serve the next request."""
-    with suppress(TimeoutError, aiohttp.ClientError, OSError):
-        async with asyncio.timeout(_DRAIN_SECONDS):
-            while await response.content.readany():
-                pass
+    # The client has its answer by now, and everything for it ends; not this.
+    with suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_DRAIN_SECONDS, shield=True):
+        while await response.content.readany():
+            pass
 
 
 async def _refusal(response: aiohttp.ClientResponse) -> TandemError:

@@ -325,6 +325,22 @@ async def test_a_client_that_leaves_closes_the_upstream(when: str, caplog: pytes
     assert "outcome=client_left" in caplog.messages[-1]
 
 
+async def test_nobody_waits_for_an_upstream_that_keeps_its_answer_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After its end mark it says no more, and does not end its body either."""
+    monkeypatch.setattr("pyapp.gateway.upstream._DRAIN_SECONDS", 60)
+    over = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(WHOLE)
+        await over.wait()
+
+    async with world(script) as it:
+        events = events_of(await asyncio.wait_for(it.ask(), 5))
+        over.set()
+    assert events[-1]["usage"]["completion_tokens"] == 3
+
+
 async def test_connections_to_the_upstream_are_used_again() -> None:
     """The end mark is not the end of the HTTP body; reading on to that end keeps the connection."""
     connections: set[int] = set()

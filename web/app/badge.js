@@ -54,11 +54,12 @@ export class Badge {
     const title = source === "none" ? `badge.${this.#state}` : `badge.${source}`;
     set(this.#side, t(title));
     const why = this.#status ? this.#reason(source) : "";
+    this.element.title = this.#status?.reason ?? "";
     set(this.#why, why && `· ${why}`);
   }
 
   // What was asked for is told in the page's words. Else the engine says why, in English and with the figures; in
-  // another language the known reasons are told in its words.
+  // another language the known reasons are told in its words, and the engine's are there to be pointed at.
   #reason(source) {
     const { reason, adapter, software } = this.#status;
     if (source === "cloud") {
@@ -71,7 +72,7 @@ export class Badge {
     if (this.#status.loading) return t("badge.why.loading");
     if (software) return t("badge.why.software", { adapter });
     if (!hasWebGpu()) return t("badge.why.no_webgpu");
-    return adapter ? (reason ?? "") : t("badge.why.no_adapter");
+    return t(adapter ? "badge.why.other" : "badge.why.no_adapter");
   }
 }
 
