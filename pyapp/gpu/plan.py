@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-
 FIGURES = "figures"
 """The tensor of a plan's ``constants``: a uniform."""
 

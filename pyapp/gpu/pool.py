@@ -1,9 +1,9 @@
 """All GPU memory of the application: a few large buffers ("slabs") taken at load, and regions within them.
 
 This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers, the
-plans' constants and the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so a slab has a role:
-``weights`` (bound read-only; ``residency.py`` says who holds which bytes) or ``workspace`` (bound writable: regions for
-activations and KV cache).
+plans' constants and the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so
+a slab has a role: ``weights`` (bound read-only; ``residency.py`` says who holds which bytes) or ``workspace`` (bound
+writable: regions for activations and KV cache).
 """
 
 from __future__ import annotations
