@@ -156,6 +156,7 @@ class _Call:
 
     async def end(self) -> None:
         self.outcome = "ok"
+        self._settle()  # who asks again at once has what this call did not use
         await self._write(encode_done(), last=True)
 
     async def fail(self, error: TandemError) -> None:
@@ -174,8 +175,7 @@ class _Call:
 
     def close(self, metrics: Metrics) -> None:
         """Settles the call's books, whatever became of it."""
-        if self.ticket:
-            self.ticket.close(self._spent())
+        self._settle()
         seconds = time.monotonic() - self._began
         usage = self._usage or Usage(0, 0)
         tokens = (usage.prompt_tokens, usage.completion_tokens)
@@ -193,6 +193,10 @@ class _Call:
         }
         text = " ".join(f"{name}={'-' if value is None else value}" for name, value in figures.items())
         log.info("cloud-stream %s", text, extra={"figures": figures})
+
+    def _settle(self) -> None:
+        if self.ticket:
+            self.ticket.close(self._spent())
 
     def _spent(self) -> int:
         """Tokens that the upstream worked off for this call, as far as is known."""
