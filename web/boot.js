@@ -75,8 +75,11 @@ function unpack(runtime, image) {
 export async function boot(onProgress = () => {}) {
   // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
-  const { compiled, runtimeBytes: total = null } = await (await get("wheels/index.json")).json();
-  const tell = (loaded) => onProgress({ stage: "runtime", loaded, total: total === null ? null : Math.max(total, loaded) });
+  const { compiled, runtimeBytes, runtimeDownloadBytes } = await (await get("wheels/index.json")).json();
+  // What is counted has been unpacked already; what is told is as it was announced, as it comes over the network.
+  const share = (loaded) => Math.min(1, loaded / runtimeBytes);
+  const total = runtimeDownloadBytes;
+  const tell = (loaded) => onProgress({ stage: "runtime", loaded: Math.round(share(loaded) * total), total });
   return counting(tell, async () => {
     const images = Promise.all([bytes("pyodide/libraries.image"), bytes(`wheels/${compiled}`)]);
     images.catch(() => {}); // awaited below

@@ -99,6 +99,7 @@ export async function createClient({ onProgress, ...options }) {
         { type: "usage", promptTokens: 50, completionTokens: written, deviceTokens: device ? written : 0, cloudTokens: device ? 0 : written },
         { type: "done", reason, source },
       ];
+      if (plan.tells) yield { type: "status", message: "Told in English.", ...plan.tells };
       for (let i = 0; i < plan.words; i++) {
         if (i === 3) maybeFail("generate");
         if (signal.aborted) return yield* end("abort");

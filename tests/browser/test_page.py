@@ -326,6 +326,27 @@ async def test_what_was_asked_for_is_told_in_the_page_s_words(open_page: Open, q
     await expect(part(page, "badge")).to_contain_text(says)
 
 
+@pytest.mark.parametrize(
+    ("lang", "code", "source", "says"),
+    [
+        ("en", "no_device", "cloud", "Told in English."),
+        ("zh", "no_device", "cloud", "本设备不再继续这段文案，由云端撰写。"),
+        ("zh", "cloud_unavailable", "device", "云端不再继续这段文案，由本设备撰写。"),
+        ("zh", "device_lost", "device", "正在重新准备本设备，文案稍后继续。"),
+        ("zh", "pressure", "cloud", "本设备资源紧张，这段文案由云端撰写。"),
+    ],
+)
+async def test_a_change_of_sides_is_told_as_one_and_not_as_an_error(
+    open_page: Open, lang: str, code: str, source: str, says: str
+) -> None:
+    page = await open_page(f"/?lang={lang}", **fake(tells={"code": code, "source": source}))
+    await describe(page)
+    await part(page, "write").click()
+    await expect(page.get_by_text(says)).to_be_visible()
+    await written(page)
+    await expect(part(page, "error")).to_be_hidden()
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 async def test_the_head_cuts_no_word_and_the_badge_is_as_wide_as_its_words(open_page: Open, lang: str) -> None:
     page = await open_page(f"/?lang={lang}", **fake(), viewport={"width": 1280, "height": 800})

@@ -3,7 +3,7 @@
 import { Announcer } from "./announcer.js";
 import { h, icon, oncePerFrame } from "./dom.js";
 import { decimal } from "./format.js";
-import { hush, inWords, onLanguage, say, t } from "./i18n.js";
+import { hush, onLanguage, say, statusInWords, t } from "./i18n.js";
 
 export class Copy {
   #text = h("div.copy-text", { "data-tandem": "copy", role: "textbox", "aria-multiline": "true", tabindex: "0" });
@@ -75,7 +75,7 @@ export class Copy {
       version.source = event.source;
       this.#announcer.push(event.text);
     } else if (event.type === "status") {
-      say(this.#status, "copy.status", { message: () => inWords(event.code, event.message).summary });
+      say(this.#status, "copy.status", { message: () => statusInWords(event) });
     } else if (event.type === "usage") {
       version.usage = event;
       version.ms = version.started ? performance.now() - version.started : 0;

@@ -60,6 +60,14 @@ export function inWords(code, message) {
   return { summary: t(key), original: message };
 }
 
+/** A status event of a text in the page's language: what is told of its code, or which side goes on. */
+export function statusInWords({ code, message, source }) {
+  if (current === "en") return message;
+  if (has(`event.${code}`)) return t(`event.${code}`);
+  if (code === "cloud_unavailable") return t("event.to_device");
+  return t(source === "cloud" ? "event.to_cloud" : "event.wait");
+}
+
 // A value may be a function, so that figures and names follow the language too.
 const resolve = (value) => (typeof value === "function" ? value() : value);
 
