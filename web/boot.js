@@ -75,23 +75,25 @@ function unpack(runtime, image) {
 export async function boot(onProgress = () => {}) {
   // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
-  const { compiled, runtimeBytes, runtimeDownloadBytes } = await (await get("wheels/index.json")).json();
+  const { images, runtimeBytes, runtimeDownloadBytes } = await (await get("wheels/index.json")).json();
   // What is counted has been unpacked already; what is told is as it was announced, as it comes over the network.
   const share = (loaded) => Math.min(1, loaded / runtimeBytes);
   const total = runtimeDownloadBytes;
   const tell = (loaded) => onProgress({ stage: "runtime", loaded: Math.round(share(loaded) * total), total });
   return counting(tell, async () => {
-    const images = Promise.all([bytes("pyodide/libraries.image"), bytes(`wheels/${compiled}`)]);
-    images.catch(() => {}); // awaited below
-    const snapshot = bytes("pyodide/snapshot.image");
+    const modules = Promise.all([bytes(images.libraries), bytes(images.tandem)]);
+    modules.catch(() => {}); // awaited below
+    const snapshot = bytes(images.snapshot);
     snapshot.catch(() => {});
     const [{ loadPyodide }, ...helpers] = await Promise.all(
       ["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path)),
     );
     const runtime = await start(loadPyodide, snapshot);
-    for (const image of await images) unpack(runtime, image);
-    // The snapshot's state would be the same for every visitor.
-    runtime.runPython("import importlib, random; importlib.invalidate_caches(); random.seed()");
+    for (const image of await modules) unpack(runtime, image);
+    runtime.runPython("import importlib; importlib.invalidate_caches()"); // it has looked into those folders before
+    // What is in the snapshot is the same for every visitor. That goes for the hash seed too, which meets nobody's data
+    // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.
+    runtime.runPython("import random; random.seed()");
     Object.keys(HELPERS).forEach((name, index) => runtime.registerJsModule(name, helpers[index]));
     return runtime;
   });

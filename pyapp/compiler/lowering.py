@@ -24,6 +24,7 @@ def lower(graph: Graph, limits: DeviceLimits, keep: Iterable[str] = ()) -> Plan:
     ``Plan.marks`` holds the index of each operation's first dispatch by the operation's name. Raises ``BadModel`` for a
     tensor that no binding of the device holds.
     """
+    assert FIGURES not in graph.tensors, "the name of the constants"
     dispatches: list[Dispatch] = []
     marks: dict[str, int] = {}
     for op in graph.ops:

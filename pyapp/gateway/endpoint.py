@@ -51,8 +51,7 @@ class CloudStreamEndpoint:
         self._numbers = itertools.count(1)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = _Call(next(self._numbers), send)
-        self._metrics.streams.inc()
+        call = _Call(next(self._numbers), send, self._metrics)
         try:
             try:
                 request = await self._admitted(Request(scope, receive), call)
@@ -74,8 +73,7 @@ class CloudStreamEndpoint:
         except ClientDisconnect:
             call.outcome = "client_left"
         finally:
-            self._metrics.streams.dec()
-            call.close(self._metrics)
+            call.close()
 
     async def _admitted(self, incoming: Request, call: _Call) -> CloudRequest:
         require_post(incoming)
@@ -128,7 +126,8 @@ class CloudStreamEndpoint:
 class _Call:
     """One call's side towards the client, and what the log says of it: figures, never text."""
 
-    def __init__(self, number: int, send: Send) -> None:
+    def __init__(self, number: int, send: Send, metrics: Metrics) -> None:
+        metrics.streams.inc()
         self.started = False
         self.finished = False
         self.outcome = "cut"
@@ -138,6 +137,8 @@ class _Call:
         self.estimated_prompt_tokens = 0
         self._number = number
         self._send = send
+        self._metrics = metrics
+        self._closed = False
         self._began = time.monotonic()
         self._first: float | None = None
         self._status = 0
@@ -156,7 +157,7 @@ class _Call:
 
     async def end(self) -> None:
         self.outcome = "ok"
-        self._settle()  # who asks again at once has what this call did not use
+        self.close()  # who asks again at once has what this call did not use
         await self._write(encode_done(), last=True)
 
     async def fail(self, error: TandemError) -> None:
@@ -173,13 +174,18 @@ class _Call:
         self.finished = True
         await response(scope, receive, self._send)
 
-    def close(self, metrics: Metrics) -> None:
-        """Settles the call's books, whatever became of it."""
-        self._settle()
+    def close(self) -> None:
+        """Settles the call's books, whatever became of it; once only."""
+        if self._closed:
+            return
+        self._closed = True
+        self._metrics.streams.dec()
+        if self.ticket:
+            self.ticket.close(self._spent())
         seconds = time.monotonic() - self._began
         usage = self._usage or Usage(0, 0)
         tokens = (usage.prompt_tokens, usage.completion_tokens)
-        metrics.ended(self.outcome, self.site or "", self._first, seconds, tokens)
+        self._metrics.ended(self.outcome, self.site or "", self._first, seconds, tokens)
         figures = {
             "call": self._number,
             "outcome": self.outcome,
@@ -193,10 +199,6 @@ class _Call:
         }
         text = " ".join(f"{name}={'-' if value is None else value}" for name, value in figures.items())
         log.info("cloud-stream %s", text, extra={"figures": figures})
-
-    def _settle(self) -> None:
-        if self.ticket:
-            self.ticket.close(self._spent())
 
     def _spent(self) -> int:
         """Tokens that the upstream worked off for this call, as far as is known."""

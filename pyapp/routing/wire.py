@@ -2,8 +2,8 @@
 
 The request is a POST of JSON: ``{"prompt": str}`` or ``{"messages": [{"role": "system" | "user" | "assistant",
 "content": str}, ...]}``, whose last message may be an answer that is to be gone on with, and ``max_tokens``,
-``temperature``, ``top_p`` and ``seed``, each optional. Where the gateway has site keys, ``Authorization: Bearer`` holds a
-token. The answer is an event stream:
+``temperature``, ``top_p`` and ``seed``, each optional. Where the gateway has site keys, ``Authorization: Bearer`` holds
+a token. The answer is an event stream:
 
 ``data: {"text": …}`` any number of times, ``data: {"usage": {…}}`` once, or ``data: {"error": {code, message}}``,
 then ``data: [DONE]``. A failure before the stream is an HTTP status with ``{"error": {code, message}}``.

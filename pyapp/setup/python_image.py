@@ -37,7 +37,8 @@ def _made(what: str, pyodide: Mapping[str, bytes], wheels: Mapping[str, bytes]) 
 
 
 def _node(arguments: Sequence[str]) -> None:
-    # Imported here: an unchanged site, the common case of serve, has no need of it.
+    # Imported here: an unchanged site, the common case of serve, has no need of it. No public name has it; the version
+    # is pinned.
     from playwright._impl._driver import compute_driver_executable
 
     node, _ = compute_driver_executable()

@@ -50,12 +50,20 @@ class Site:
         if self._is_fresh(name, key):
             return
         old = self._stamps.pop(name, {}).get("files", {})
+        self._save()  # so that a part that is broken off is not taken for the one before
         files = {str(path.relative_to(self.dist)): path.stat().st_size for path in make()}
         others = {path for stamp in self._stamps.values() for path in stamp["files"]}
         for path in old.keys() - files.keys() - others:
             (self.dist / path).unlink(missing_ok=True)
         self._stamps[name] = {"key": key, "files": files}
+        self._save()
+
+    def _save(self) -> None:
         write_file(self.dist / STAMPS, json.dumps(self._stamps, indent=1).encode())
+
+    def files(self, name: str) -> list[str]:
+        """Paths of a part's files, without gzip twins."""
+        return [path for path in self._stamps[name]["files"] if not path.endswith(".gz")]
 
     def write(self, files: dict[str, bytes]) -> list[Path]:
         """Writes files (path in the site -> bytes), with gzip twins where they pay; returns all that were written."""
@@ -86,7 +94,9 @@ class Site:
         it imports; and as they come to a browser that takes gzip."""
         files = {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
         fetched = [path for path in files if path.startswith("pyodide/") and path.endswith(FETCHED)]
-        return sum(files[path] for path in fetched), sum(files.get(f"{path}.gz", files[path]) for path in fetched)
+        modules = [path for path in files if path.startswith("pyodide/") and path.endswith(".mjs")]
+        sent = sum(files.get(f"{path}.gz", files[path]) for path in fetched + modules)
+        return sum(files[path] for path in fetched), sent
 
     def _is_fresh(self, name: str, key: str) -> bool:
         stamp = self._stamps.get(name)
@@ -107,7 +117,7 @@ def web_files(root: Path) -> dict[str, bytes]:
     for path in sorted((root / "web").rglob("*")):
         if path.is_file() and not path.name.startswith("."):
             files[path.relative_to(root / "web").as_posix()] = path.read_bytes()
-    for path in sorted((root / "pyapp").rglob("*.mjs")):
+    for path in sorted(set((root / "pyapp").rglob("*.mjs")) - set((root / "pyapp" / "setup").rglob("*"))):
         if path.name in files:
             raise SetupError(f"Two files want the address /{path.name}: one of them is {path}.")
         files[path.name] = path.read_bytes()
@@ -137,8 +147,9 @@ def build_site(root: Path, dist: Path | None = None) -> Site:
         site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
         site.part("python", _python_key(), lambda: site.write(_python_files(dist)))
         start = site.fetched_at_start()
-        wheel_key = f"{wheel.inputs_key(root)}{_python_key()}{start}"
-        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, dist, *start)))
+        images = {Path(path).name.split("-")[0]: path for path in site.files("python")}
+        wheel_key = f"{wheel.inputs_key(root)}{_python_key()}{start}{sorted(images.items())}"
+        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, dist, images, *start)))
         web = web_files(root)
         site.part("web", _content_key(web) + common, lambda: site.write(web))
     return site
@@ -156,26 +167,32 @@ def _pyodide(dist: Path) -> dict[str, bytes]:
 def _python_files(dist: Path) -> dict[str, bytes]:
     """What a start of Python takes beside Pyodide's own files."""
     pyodide = _pyodide(dist)
-    wheels = {path.name: path.read_bytes() for path in sorted((dist / "pyodide").glob("*.whl"))}
-    wanted = {name: data for name, data in wheels.items() if name.split("-")[0] in runtime.IMPORTED}
-    return {
-        "pyodide/snapshot.image": python_image.snapshot(pyodide),
-        "pyodide/libraries.image": python_image.compiled(pyodide, wanted),
-    }
+    packages = json.loads(pyodide["pyodide-lock.json"])["packages"]
+    names = [packages[name]["file_name"] for name in runtime.IMPORTED]
+    libraries = python_image.compiled(pyodide, {name: (dist / "pyodide" / name).read_bytes() for name in names})
+    snapshot = python_image.snapshot(pyodide)
+    return {_image("pyodide/snapshot", snapshot): snapshot, _image("pyodide/libraries", libraries): libraries}
 
 
-def _wheel_files(root: Path, dist: Path, start_bytes: int, start_download: int) -> dict[str, bytes]:
-    """The wheel, and ``index.json``, which names it and says how many bytes a start of Python takes."""
+def _image(path: str, data: bytes) -> str:
+    """A name that never means other bytes: none of these files runs beside another build's."""
+    return f"{path}-{hashlib.sha256(data).hexdigest()[:16]}.image"
+
+
+def _wheel_files(
+    root: Path, dist: Path, images: dict[str, str], start_bytes: int, start_download: int
+) -> dict[str, bytes]:
+    """The wheel, and ``index.json``, which names what a start of Python takes and says how many bytes that is."""
     name, data = wheel.build_wheel(root)
     image = python_image.compiled(_pyodide(dist), {name: data})
-    compiled = f"{name.removesuffix('.whl')}.image"
+    path = _image("wheels/tandem", image)
     index = {
         "tandem": name,
-        "compiled": compiled,
+        "images": {**images, "tandem": path},
         "runtimeBytes": start_bytes + len(image),
-        "runtimeDownloadBytes": start_download + len(compressed(compiled, image) or image),
+        "runtimeDownloadBytes": start_download + len(compressed(path, image) or image),
     }
-    return {f"wheels/{name}": data, f"wheels/{compiled}": image, "wheels/index.json": json.dumps(index).encode()}
+    return {f"wheels/{name}": data, path: image, "wheels/index.json": json.dumps(index).encode()}
 
 
 def run(options: argparse.Namespace, root: Path) -> int:

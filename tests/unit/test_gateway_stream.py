@@ -352,7 +352,9 @@ async def test_connections_to_the_upstream_are_used_again() -> None:
         while (await receive()).get("more_body"):
             pass
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"text/event-stream")]})
-        await send({"type": "http.response.body", "body": WHOLE, "more_body": False})
+        await send({"type": "http.response.body", "body": WHOLE, "more_body": True})
+        await asyncio.sleep(0.05)  # by then the client has its answer
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     async with (
         serve_app(app, lifespan="off") as upstream,
@@ -361,6 +363,7 @@ async def test_connections_to_the_upstream_are_used_again() -> None:
     ):
         for _ in range(5):
             events_of(await client.post(PATH, json={"prompt": PROMPT}))
+            await asyncio.sleep(0.15)
     assert len(connections) == 1
 
 

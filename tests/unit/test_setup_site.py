@@ -103,18 +103,22 @@ def test_the_wheel_is_reproducible_and_holds_the_browser_side(dist: Path) -> Non
 
 def test_the_images_hold_what_python_starts_with(dist: Path) -> None:
     index = json.loads((dist / "wheels" / "index.json").read_bytes())
-    listing = entries((dist / "wheels" / index["compiled"]).read_bytes())
+    images = index["images"]
+    assert images.keys() == {"snapshot", "libraries", "tandem"}
+    listing = entries((dist / images["tandem"]).read_bytes())
     assert "pyapp/worker.pyc" in listing
     assert {name for name in listing if name.endswith(".wgsl")} == {
         f"pyapp/shaders/{path.name}" for path in (ROOT / "shaders").glob("*.wgsl")
     }
     assert not [name for name in listing if name.endswith(".py") or name.startswith(("pyapp/gateway", "pyapp/setup"))]
-    libraries = entries((dist / "pyodide" / "libraries.image").read_bytes())
+    libraries = entries((dist / images["libraries"]).read_bytes())
     assert {name.split("/")[0] for name in libraries} >= {"numpy", "regex", "tiktoken", "tiktoken_ext"}
     assert not [name for name in libraries if "/tests/" in name or name.endswith(".pyi")]
-    assert (dist / "pyodide" / "snapshot.image").stat().st_size > 20_000_000
-    names = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json", "snapshot.image", "libraries.image")
-    fetched = [dist / "pyodide" / name for name in names] + [dist / "wheels" / index["compiled"]]
+    snapshot = (dist / images["snapshot"]).read_bytes()
+    assert len(snapshot) > 20_000_000
+    assert str(ROOT).encode() not in snapshot, "whose machine built it is nobody's business"
+    own = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+    fetched = [*(dist / "pyodide" / name for name in own), *(dist / path for path in images.values())]
     assert index["runtimeBytes"] == sum(path.stat().st_size for path in fetched)
 
 
@@ -205,6 +209,21 @@ def test_an_unchanged_file_keeps_its_time(tmp_path: Path) -> None:
     assert [p.name for p in path.parent.iterdir()] == ["file"]
 
 
+def test_a_part_that_is_broken_off_is_made_again(tmp_path: Path) -> None:
+    """Though its half has the size that the whole had before."""
+    make = lambda data: lambda: Site(tmp_path, tmp_path).write({"part.bin": data})  # noqa: E731
+
+    def broken() -> list[Path]:
+        make(b"B" * 8)()
+        raise KeyboardInterrupt
+
+    Site(tmp_path, tmp_path).part("part", "A", make(b"A" * 8))
+    with pytest.raises(KeyboardInterrupt):
+        Site(tmp_path, tmp_path).part("part", "B", broken)
+    Site(tmp_path, tmp_path).part("part", "A", make(b"A" * 8))
+    assert (tmp_path / "part.bin").read_bytes() == b"A" * 8
+
+
 def test_helpers_of_pyapp_come_to_the_top(tmp_path: Path) -> None:
     (tmp_path / "web" / "i18n").mkdir(parents=True)
     (tmp_path / "pyapp" / "gpu").mkdir(parents=True)
@@ -212,6 +231,8 @@ def test_helpers_of_pyapp_come_to_the_top(tmp_path: Path) -> None:
     (tmp_path / "web" / "i18n" / "en.json").write_text("{}")
     (tmp_path / "web" / ".hidden").write_text("no")
     (tmp_path / "pyapp" / "gpu" / "replay.mjs").write_text("export {}")
+    (tmp_path / "pyapp" / "setup" / "data").mkdir(parents=True)
+    (tmp_path / "pyapp" / "setup" / "data" / "build.mjs").write_text("for the build alone")
     assert set(web_files(tmp_path)) == {"index.html", "i18n/en.json", "replay.mjs"}
     shutil.copy(tmp_path / "pyapp" / "gpu" / "replay.mjs", tmp_path / "web" / "replay.mjs")
     with pytest.raises(SetupError, match=r"/replay\.mjs"):

@@ -54,7 +54,8 @@ export class Badge {
     const title = source === "none" ? `badge.${this.#state}` : `badge.${source}`;
     set(this.#side, t(title));
     const why = this.#status ? this.#reason(source) : "";
-    this.element.title = this.#status?.reason ?? "";
+    const said = this.#status?.reason ?? "";
+    this.element.title = said === why ? "" : said;
     set(this.#why, why && `· ${why}`);
   }
 

@@ -28,7 +28,7 @@ SUFFIXES = {".a", ".h", ".c", ".ini", ".md", ".pc", ".pxd", ".pyi", ".pyx"}
 root, entries, blobs = pathlib.Path("/tmp/wheels"), [], []
 for file in sorted(path for path in root.rglob("*") if path.is_file()):
     path = file.relative_to(root)
-    if UNUSED & set(path.parts) or path.suffix in SUFFIXES:
+    if path.parts[0] != "pyapp" and UNUSED & set(path.parts) or path.suffix in SUFFIXES:
         continue
     name = str(path)
     if path.suffix == ".py":
@@ -43,6 +43,7 @@ pathlib.Path("/tmp/image").write_bytes(len(listing).to_bytes(4, "little") + list
 
 const [what, folder, out, ...wheels] = process.argv.slice(2);
 const indexURL = resolve(folder) + "/";
+process.argv[1] = "/python"; // becomes sys.executable, which every visitor would find in the snapshot
 const { loadPyodide } = await import(pathToFileURL(join(indexURL, "pyodide.mjs")));
 if (what === "snapshot") {
   const python = await loadPyodide({ indexURL, _makeSnapshot: true });
