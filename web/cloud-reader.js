@@ -64,11 +64,11 @@ async function* exchange(url, body, signal, ask) {
   const stop = () => controller.abort();
   signal?.addEventListener("abort", stop);
   let waited = null;
-  const within = (work, ms) => {
+  const within = (work, limit, begun = performance.now()) => {
     const timer = setTimeout(() => {
-      waited = ms;
+      waited = limit;
       controller.abort();
-    }, ms);
+    }, Math.max(0, begun + limit - performance.now()));
     return work.finally(() => clearTimeout(timer));
   };
   const broke = (error) => {
@@ -87,21 +87,26 @@ async function* exchange(url, body, signal, ask) {
       signal: controller.signal,
     });
     const response = await within(asked, FIRST_MS).catch((error) => Promise.reject(broke(error)));
-    if (response.status !== 200) throw await refusal(response);
+    if (response.status !== 200) {
+      throw await within(refusal(response), IDLE_MS).catch((error) => Promise.reject(broke(error)));
+    }
     const kind = (response.headers.get("content-type") ?? "").split(";")[0].trim();
     if (kind.toLowerCase() !== "text/event-stream") {
       throw failed(`The address ${url} answered with ${kind || "no type"}, not an event stream; check the address.`);
     }
     const reader = response.body.getReader();
     const parse = eventParser();
-    for (let limit = FIRST_MS; ; limit = IDLE_MS) {
-      const part = await within(reader.read(), limit).catch((error) => Promise.reject(broke(error)));
+    // Bytes alone are no sign of life: a proxy's comments would keep a dead stream open for ever.
+    let [limit, begun] = [FIRST_MS, performance.now()];
+    for (;;) {
+      const part = await within(reader.read(), limit, begun).catch((error) => Promise.reject(broke(error)));
       for (const data of parse(part.value, part.done)) {
         if (data.trim() === "[DONE]") return;
         const event = object(data);
         if (event === null) throw failed("The cloud sent an event that is not a JSON object; check the address.");
         if (event.error) throw named(event.error);
         yield event;
+        [limit, begun] = [IDLE_MS, performance.now()];
       }
       if (part.done) throw failed("The cloud's answer was cut off before its end; try again.");
     }
@@ -130,7 +135,7 @@ function named(error, details = {}) {
 
 /** What the gateway says in a response with another status than 200. */
 export async function refusal(response) {
-  const body = object(await response.text().catch(() => ""));
+  const body = object(await response.text());
   if (body?.error) return named(body.error, { status: response.status });
   return failed(`The cloud gateway answered with HTTP ${response.status}; check its address, or try again later.`);
 }

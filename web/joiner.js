@@ -57,7 +57,7 @@ export class Joiner {
     if (!last && this.#starts.length && body.length < text.length - this.#starts[0]) return "";
     const at = this.#starts.find((start) => body.length >= text.length - start);
     if (at !== undefined) return this.#after(blanks.length + text.length - at, last);
-    return this.#continuation(blanks, body, runsOn);
+    return this.#continuation(blanks, body);
   }
 
   #after(repeated, last) {
@@ -68,14 +68,13 @@ export class Joiner {
     return this.#pass(this.#tail.startsWith(blanks) ? repeated + blanks.length : repeated);
   }
 
-  #continuation(blanks, body, runsOn) {
-    if (runsOn) {
-      let common = 0;
-      while (common < body.length && body[common] === this.#text[common]) common += 1;
-      const words = [...new Set(unitsOf(body.slice(0, common)).slice(0, -1).map(([, unit]) => unit))];
-      if (sum(words.map(weightOf)) >= ENOUGH && sum(words.map(lettersOf)) >= LEAST_LETTERS) {
-        return common === body.length ? this.#pass(common) : "\n\n" + this.#pass(0);
-      }
+  #continuation(blanks, body) {
+    let common = 0;
+    while (common < body.length && body[common] === this.#text[common]) common += 1;
+    const words = [...new Set(unitsOf(body.slice(0, common)).slice(0, -1).map(([, unit]) => unit))];
+    if (sum(words.map(weightOf)) >= ENOUGH && sum(words.map(lettersOf)) >= LEAST_LETTERS) {
+      if (common === body.length) return this.#pass(this.#held.length);
+      if (!blanks && !this.#tail) return "\n\n" + this.#pass(0);
     }
     return this.#pass(this.#text && this.#tail === " " && blanks === " " ? 1 : 0);
   }

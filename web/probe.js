@@ -36,7 +36,10 @@ export const hasWebGpu = () => Boolean(gpu());
  * @returns {Promise<Probe>}
  * @throws {TandemError} bad_argument
  */
-export async function probeDevice({ adapter = "auto", weights = null } = {}) {
+export async function probeDevice(options) {
+  const { adapter = "auto", weights = null } = options ?? {};
+  const counts = weights === null || (Number.isFinite(weights) && weights >= 0);
+  if (!counts) throw refuse("weights", "a number of bytes, or null", weights);
   if (!ADAPTERS.includes(adapter)) throw refuse("adapter", `one of ${ADAPTERS.join(", ")}`, adapter);
   const begun = performance.now();
   const found = adapter === "none" ? absent("the GPU was switched off by the adapter setting") : await look(adapter, weights);
@@ -73,7 +76,8 @@ async function inTime(promise) {
   }
 }
 
-function describe({ info, limits: offered, features: all }, wish, weights) {
+// `info` came to browsers later than adapters did.
+function describe({ info = {}, limits: offered, features: all }, wish, weights) {
   const words = [info.vendor, info.architecture, info.device, info.description].filter(Boolean);
   const adapter = [...new Set(words)].join(" ") || "unnamed adapter";
   const emulated = SOFTWARE_NAMES.some((name) => adapter.toLowerCase().includes(name));

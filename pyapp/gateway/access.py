@@ -25,11 +25,16 @@ class Access:
     """One per gateway. Without sites in ``config`` no token is needed, and only the client's limits count."""
 
     def __init__(self, config: Config, secrets: tuple[bytes, ...], clock: Callable[[], float] = time.time) -> None:
-        """Raises ``BadArgument`` where there are sites but no secrets to sign their tokens with."""
+        """Raises ``BadArgument`` where there are sites without secrets to sign their tokens with, or the reverse."""
         if config.sites and not secrets:
             raise BadArgument(
                 "TANDEM_CONFIG lists sites but TANDEM_TOKEN_SECRETS is not set; make a secret with "
                 "`openssl rand -hex 32` and give all replicas the same."
+            )
+        if secrets and not config.sites:
+            raise BadArgument(
+                "TANDEM_TOKEN_SECRETS is set but TANDEM_CONFIG lists no site, so the gateway would be open to "
+                "everybody; list the sites, or take the secrets away."
             )
         self.open = not config.sites
         self._config = config

@@ -163,6 +163,7 @@ class _Call:
     async def fail(self, error: TandemError) -> None:
         """Ends a stream that has begun with an error event."""
         self.outcome = error.code
+        self.close()
         await self._write(encode_event(error) + encode_done(), last=True)
 
     async def refuse(self, scope: Scope, receive: Receive, error: TandemError) -> None:
@@ -172,6 +173,7 @@ class _Call:
         # Whoever has no token must not look like a cloud that fails.
         self.outcome = "unauthorized" if self._status == 401 else error.code
         self.finished = True
+        self.close()
         await response(scope, receive, self._send)
 
     def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from contextlib import suppress
 from typing import Any
 
@@ -99,9 +100,9 @@ def _tokens(fields: dict[str, Any], name: str, where: str) -> int:
 def _ms(fields: dict[str, Any], name: str, where: str) -> float:
     value = fields[name]
     # No comparison with NaN is true.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= MOST_MS:
-        raise BadArgument(f"{where}.{name} must be a number from 0 to {MOST_MS} (milliseconds).")
-    return float(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise BadArgument(f"{where}.{name} must be a number of milliseconds from 0 on.")
+    return float(min(value, MOST_MS))  # a tab that was frozen over night spoils nothing for the others of its batch
 
 
 def _ms_or_none(fields: dict[str, Any], name: str, where: str) -> float | None:

@@ -28,6 +28,7 @@ log = logging.getLogger("tandem.gateway")
 
 _MAX_ERROR_BODY = 65536
 _DRAIN_SECONDS = 0.25
+_FIGURES_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +101,7 @@ class Upstream:
                     status=502,
                 )
             answer = _Answer(request, self._settings.max_event_bytes)
-            while not answer.whole and (received := await response.content.readany()):
+            while not answer.whole and (received := await _more(response, answer.finished)):
                 if events := answer.take(received):
                     yield events
                 answer.check()
@@ -180,8 +181,16 @@ class _Answer:
         """The texts that ``received`` completes, up to an event that is an error, see ``check``."""
         return self._texts(self._decoder.decode(received))
 
+    @property
+    def finished(self) -> bool:
+        """Whether all of the text has come: what may still follow is figures and the end mark."""
+        return self._finish_reason is not None
+
     def check(self) -> None:
-        """Raises the ``TandemError`` of what came after the texts that were given last."""
+        """Raises the ``TandemError`` of what came after the texts that were given last; after all of the text none."""
+        if self.finished:
+            self.whole = self.whole or bool(self._failure)
+            return
         if self._failure:
             raise self._failure
         self._decoder.check()
@@ -190,7 +199,7 @@ class _Answer:
         """Ends a stream without the end mark. Some servers send none; the text is whole all the same if a finish reason
         came. Raises ``CloudUnavailable`` where it is not."""
         texts = self._texts(self._decoder.flush())
-        if not self.whole and not self._finish_reason and not self._failure:
+        if not self.whole and not self.finished and not self._failure:
             raise CloudUnavailable("The cloud model's server cut its answer off before the end; try again.", status=502)
         return texts
 
@@ -232,6 +241,16 @@ def proxy_for(url: str) -> str | None:
 
 def _unreachable() -> CloudUnavailable:
     return CloudUnavailable("The cloud model's server cannot be reached; try again later.", status=502)
+
+
+async def _more(response: aiohttp.ClientResponse, finished: bool) -> bytes:
+    """The next bytes, none at the end. Once the text has finished it is whole, whatever becomes of the connection, and
+    its figures are not waited for as long as a text is."""
+    if not finished:
+        return await response.content.readany()
+    with suppress(aiohttp.ClientError, OSError), anyio.move_on_after(_FIGURES_SECONDS):
+        return await response.content.readany()
+    return b""
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

@@ -84,7 +84,7 @@ async def probe(adapter: str = "auto", weights: int | None = None) -> Probe:
         return _absent(f"the browser failed to give a GPU adapter ({error})")
     if not handle:
         return _absent("the browser found no GPU adapter")
-    info = handle.info
+    info = getattr(handle, "info", None)  # which came to browsers later than adapters did
     words = [str(getattr(info, key, "") or "") for key in ("vendor", "architecture", "device", "description")]
     name = " ".join(dict.fromkeys(word for word in words if word)) or "unnamed adapter"
     software = bool(getattr(info, "isFallbackAdapter", False)) or any(word in name.lower() for word in SOFTWARE_NAMES)

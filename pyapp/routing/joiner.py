@@ -83,7 +83,7 @@ class Joiner:
         for at in self._starts:
             if len(body) >= len(text) - at:
                 return self._after(len(blanks) + len(text) - at, last)
-        return self._continuation(blanks, body, runs_on)
+        return self._continuation(blanks, body)
 
     def _candidates(self, first: str, *, inside: bool) -> list[int]:
         """Where a repetition that begins with ``first`` may have begun. ``inside``: the texts meet inside of a word."""
@@ -117,14 +117,14 @@ class Joiner:
             repeated += len(blanks)
         return self._pass(repeated)
 
-    def _continuation(self, blanks: str, body: str, runs_on: bool) -> str:
+    def _continuation(self, blanks: str, body: str) -> str:
         """What begins with no repetition."""
-        if runs_on:
-            common = _common(self._text, body)
-            words = {unit for _, unit in _units(body[:common])[:-1]}  # the last one may be half a word
-            if sum(map(_weight, words)) >= ENOUGH and sum(map(_letters, words)) >= LEAST_LETTERS:
-                if common == len(body):
-                    return self._pass(common)  # an answer begun anew, and ended before it came to anything new
+        common = _common(self._text, body)
+        words = {unit for _, unit in _units(body[:common])[:-1]}  # the last one may be half a word
+        if sum(map(_weight, words)) >= ENOUGH and sum(map(_letters, words)) >= LEAST_LETTERS:
+            if common == len(body):
+                return self._pass(len(self._held))  # an answer begun anew, that ended before it came to anything new
+            if not blanks and not self._tail:
                 return PARAGRAPH + self._pass(0)
         # Many a tokenizer begins with a blank, and many a template cuts off the one that it is to go on from.
         return self._pass(1 if self._text and self._tail == blanks == " " else 0)

@@ -160,9 +160,11 @@ class Router:
                 return
             except Exception as error:
                 returns = source == "cloud" and "device" in failures and self._device_may_return()
-                # A cloud whose context is the shorter one leaves the turn to a device that was spared, or returns.
-                is_left = isinstance(error, ContextFull) and (returns or (spared is not None and bool(todo)))
-                if isinstance(error, FINAL) and not is_left:
+                # A cloud whose context is the shorter one leaves the turn to a device that was spared, or returns. What
+                # a gateway takes for wrong is over one of its own caps, as the request was checked before.
+                too_long = isinstance(error, ContextFull) and (returns or (spared is not None and bool(todo)))
+                capped = isinstance(error, BadArgument) and source == "cloud" and (returns or bool(todo))
+                if isinstance(error, FINAL) and not too_long and not capped:
                     raise
                 failures.pop(source, None)
                 failures[source] = failed = named(source, error)

@@ -11,9 +11,13 @@ import pytest
 from tests.unit.node_runner import WEB, run_node
 
 READ = """
+  // A thousandth of every wait.
+  const [later, now] = [setTimeout, performance.now.bind(performance)];
+  globalThis.setTimeout = (work, ms) => later(work, ms / 1000);
+  globalThis.performance.now = () => now() * 1000;
   const { readCloud } = await import(web + "cloud-reader.js");
   const results = [];
-  for (const { chunks, status = 200, type = "text/event-stream", abortAfter = null, before, hang = false } of input) {
+  for (const { chunks, status = 200, type = "text/event-stream", abortAfter = null, before, hang = false, every = 0 } of input) {
     let sent = null;
     let closed = false;
     const controller = new AbortController();
@@ -28,6 +32,7 @@ READ = """
           });
         },
         async pull(stream) {
+          if (every) await new Promise((resolve) => setTimeout(resolve, every));
           if (at < chunks.length) stream.enqueue(new Uint8Array(Buffer.from(chunks[at++], "base64")));
           else if (!hang) stream.close();
           else await new Promise(() => {});
@@ -147,6 +152,18 @@ def test_failures(given: dict[str, Any], code: str, says: str) -> None:
     assert result["code"] == code
     assert says in result["message"]
     assert all(entry["type"] == "text" for entry in result["events"]), "a failure has neither usage nor done"
+
+
+def test_a_gateway_that_says_nothing_is_not_waited_for() -> None:
+    refusal, pings, late = read(
+        case(b"<html>", status=503, hang=True),
+        case(*[b": ping\n\n"] * 1000, every=3000),
+        case(event(text="a"), *[b": ping\n\n"] * 1000, every=3000),
+    )
+    for result, seconds in ((refusal, 45), (pings, 75), (late, 45)):
+        assert (result["code"], result["closed"]) == ("cloud_unavailable", True)
+        assert f"sent nothing for {seconds} seconds" in result["message"]
+    assert text_of(late) == "a"
 
 
 def test_abort_ends_in_usage_and_done() -> None:

@@ -45,7 +45,9 @@ async def shop(
     """A client of a gateway with that configuration; the pages are those of ``folder``."""
     (config := folder / "gateway.toml").write_text(toml)
     async with scripted_server(script or chunks(WHOLE)) as upstream:
-        fixed: dict[str, Any] = {"upstream_url": upstream.url, "config": config, "token_secrets": SECRET}
+        fixed: dict[str, Any] = {"upstream_url": upstream.url, "config": config}
+        if "[sites" in toml:
+            fixed["token_secrets"] = SECRET
         async with (
             gateway(Settings(**{**fixed, **settings}), folder) as url,
             httpx.AsyncClient(base_url=url, timeout=10) as client,
@@ -210,6 +212,20 @@ async def test_sites_without_a_secret_are_refused_at_the_start(tmp_path: Path) -
     (config := tmp_path / "gateway.toml").write_text(sites())
     with pytest.raises(BadArgument, match="TANDEM_TOKEN_SECRETS is not set"):
         create_app(None, Settings(embedded="off", config=config))
+
+
+async def test_secrets_without_a_site_are_refused_at_the_start(tmp_path: Path) -> None:
+    """Else taking the last shop out would open the gateway to everybody."""
+    (config := tmp_path / "gateway.toml").write_text("[client]\nconcurrent = 2")
+    with pytest.raises(BadArgument, match="lists no site, so the gateway would be open"):
+        create_app(None, Settings(embedded="off", config=config, token_secrets=SECRET))
+
+
+async def test_refusals_and_cut_answers_give_their_place_back_before_they_end(tmp_path: Path) -> None:
+    for script in (replies(503, b"no"), chunks(openai_chunk("ab"), b'data: {"error": {"message": "no"}}\n\n')):
+        async with shop(tmp_path, "[client]\nconcurrent = 1", script) as client:
+            statuses = [(await client.post(PATH, json=ASK)).status_code for _ in range(20)]
+        assert 429 not in statuses
 
 
 async def test_a_client_that_asks_too_often_is_told_when_to_come_back(tmp_path: Path) -> None:

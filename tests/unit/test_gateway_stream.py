@@ -325,6 +325,34 @@ async def test_a_client_that_leaves_closes_the_upstream(when: str, caplog: pytes
     assert "outcome=client_left" in caplog.messages[-1]
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [b"", b'data: {"choices": [], "usa', b"data: [DO", b'data: {"error": {"message": "no"}}\n\n', b": still here\n\n"],
+    ids=["nothing", "half of the figures", "half of the mark", "an error", "a comment"],
+)
+@pytest.mark.parametrize("how", ["ends", "breaks", "stays"])
+async def test_a_text_that_has_finished_is_whole_whatever_follows(
+    rest: bytes, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pyapp.gateway.upstream._FIGURES_SECONDS", 0.2)
+    over = asyncio.Event()
+
+    async def script(exchange: Exchange) -> None:
+        await exchange.stream_head()
+        await exchange.chunk(openai_chunk("All of it.") + openai_chunk(finish="stop") + rest)
+        if how == "stays":
+            await over.wait()
+        if how != "breaks":  # else the connection is closed in the middle of the body
+            await exchange.end()
+
+    async with world(script) as it:
+        events = events_of(await asyncio.wait_for(it.ask(), 5))
+        over.set()
+    assert [event for event in events if "error" in event] == []
+    assert events[0] == {"text": "All of it."}
+    assert events[-1]["usage"]["finish_reason"] == "stop"
+
+
 async def test_nobody_waits_for_an_upstream_that_keeps_its_answer_open(monkeypatch: pytest.MonkeyPatch) -> None:
     """After its end mark it says no more, and does not end its body either."""
     monkeypatch.setattr("pyapp.gateway.upstream._DRAIN_SECONDS", 60)

@@ -37,6 +37,10 @@ CASES: dict[str, tuple[str, str, str]] = {
     "begins anew with signs": ("**Red** cup", "**Red** cup for tea", " for tea"),
     "begins anew and says nothing new": (SHOWN, SHOWN, ""),
     "begins anew and ends before": (SHOWN, SHOWN[:25], ""),
+    "begins anew after a blank and ends before": (SHOWN + "\n\n", SHOWN[:25], ""),
+    "begins anew with a blank before and ends before": (SHOWN, " " + SHOWN[:25], ""),
+    "begins anew with signs and ends before": ("**Red** cups for hot tea", "**Red** cups for hot", ""),
+    "begins anew in Chinese and ends before": ("这款红色陶瓷杯由工匠手工制作，釉色温润", "这款红色陶瓷杯由工匠", ""),
     # It repeats the last words.
     "three words": (SHOWN, "of red ceramic and", " and"),
     "three words after a blank": (SHOWN + " ", "of red ceramic and", "and"),
@@ -82,6 +86,7 @@ CASES: dict[str, tuple[str, str, str]] = {
     "it begins like a word of the text": ("The cup, the table and the ch", "air", "air"),
     # A new beginning in other words.
     "other words": (SHOWN, "This handmade cup is lovely.", "\n\nThis handmade cup is lovely."),
+    "other words in Chinese": ("这款红色陶瓷杯适合", "这款红色陶瓷杯很美", "\n\n这款红色陶瓷杯很美"),
     "other words after a sentence": ("The red cup is new.", "The red cup is old.", "\n\nThe red cup is old."),
     "all other words": ("The cup holds", " tea", " tea"),
 }

@@ -45,6 +45,7 @@ CASES: dict[str, dict[str, Any]] = {
     "no adapter of either kind": {"asks": [None, None], "wish": "software"},
     "an adapter that fails": {"asks": ["throws"]},
     "switched off": {"asks": [adapter()], "wish": "none"},
+    "one that does not say what it is": {"asks": [{k: v for k, v in adapter().items() if k != "info"}]},
     "a real one": {"asks": [adapter(features=("subgroups", "shader-f16"))]},
     "a real one where an emulated one would do": {"asks": [adapter()], "wish": "software"},
     "an emulated one": {"asks": [adapter(EMULATED)]},
@@ -71,9 +72,8 @@ def of_python(case: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str
         if answer is None:
             return None
         features = SimpleNamespace(values=lambda: answer["features"])
-        return SimpleNamespace(
-            info=SimpleNamespace(**answer["info"]), limits=SimpleNamespace(**answer["limits"]), features=features
-        )
+        info = {"info": SimpleNamespace(**answer["info"])} if "info" in answer else {}
+        return SimpleNamespace(**info, limits=SimpleNamespace(**answer["limits"]), features=features)
 
     gpu = SimpleNamespace(requestAdapter=request_adapter) if case.get("gpu", True) else None
     monkeypatch.setitem(sys.modules, "js", SimpleNamespace(navigator=SimpleNamespace(gpu=gpu)))

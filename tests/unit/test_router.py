@@ -96,13 +96,28 @@ async def test_better_count_of_the_end_replaces_the_sum_of_the_pieces() -> None:
     assert tally.prompt_tokens == 5
 
 
-@pytest.mark.parametrize("error", [BadArgument("no"), ContextFull("full")])
-@pytest.mark.parametrize("mode", ["prefer_on_device", "prefer_in_cloud"])
+@pytest.mark.parametrize(
+    ("mode", "error"),
+    [
+        ("prefer_on_device", BadArgument("no")),
+        ("prefer_on_device", ContextFull("full")),
+        ("prefer_in_cloud", ContextFull("full")),
+    ],
+)
 async def test_fault_of_the_request_is_not_passed_on(mode: Mode, error: TandemError) -> None:
     device, cloud = Script(error), Script(error)
     with pytest.raises(type(error)):
         await run(router(mode, device, cloud))
     assert len(device.calls) + len(cloud.calls) == 1
+
+
+async def test_what_a_gateway_takes_for_wrong_is_left_to_the_device() -> None:
+    """The request was checked before it left: the gateway has caps of its own, of messages and bytes."""
+    capped = Script(BadArgument("There are 257 messages; at most 256 are taken."))
+    parts = await run(router("prefer_in_cloud", Script(Piece("a", 1), End("stop")), capped))
+    assert [part.text for _, part in parts if isinstance(part, Piece)] == ["a"]
+    with pytest.raises(BadArgument):
+        await run(router("only_in_cloud", NoDevice("none"), capped))
 
 
 async def test_stream_without_an_end_is_a_failure() -> None:
