@@ -17,7 +17,9 @@ READ = """
   globalThis.performance.now = () => now() * 1000;
   const { readCloud } = await import(web + "cloud-reader.js");
   const results = [];
-  for (const { chunks, status = 200, type = "text/event-stream", abortAfter = null, before, hang = false, every = 0 } of input) {
+  for (const given of input) {
+    const { chunks, status = 200, type = "text/event-stream", abortAfter = null, before } = given;
+    const { hang = false, every = 0 } = given;
     let sent = null;
     let closed = false;
     const controller = new AbortController();
