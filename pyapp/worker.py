@@ -25,6 +25,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from pyapp.client import Client
+from pyapp.door import ready_queue
 from pyapp.door.options import OPTION_NAMES, PROMPT_NAMES, SAMPLING_NAMES, camel, known, snake
 from pyapp.door.services import Services
 from pyapp.errors import BadArgument, Closed, TandemError
@@ -38,6 +39,7 @@ PROGRESS_SECONDS = 0.05
 
 def start(post: Post) -> Callable[..., None]:
     """Serves a client: ``post(line[, typed array])`` sends; the result is to be called with each message that comes."""
+    ready_queue.install()
     return Door(post, attach=_to_js, services=None).receive
 
 
