@@ -13,6 +13,7 @@ from ..errors import DeviceLost
 from ..gpu.lease import LeaseCoordinator
 from ..text.sampling import SamplingParams
 from .language import NAME, LanguageRunner
+from .pace import MOST_STEPS, Pace
 
 IN_FLIGHT = 3
 IN_FLIGHT_SOFTWARE = 2
@@ -68,30 +69,37 @@ class Generation:
         runner.check_room(len(self._ids))
         # ``limit`` and what is ``asked`` and ``seen`` count the answer's tokens from its start.
         limit = self._step + min(self._params.max_tokens, runner.context - len(self._ids) + 1)
-        depth = runner.decode.in_flight or (IN_FLIGHT_SOFTWARE if runner.device.limits.software else IN_FLIGHT)
+        software = runner.device.limits.software
+        depth = runner.decode.in_flight or (IN_FLIGHT_SOFTWARE if software else IN_FLIGHT)
+        pace = Pace(1 if software or runner.decode.in_flight else MOST_STEPS)
         seen = asked = self._step
         started = done = False
-        flight: deque[Any] = deque()
+        flight: deque[tuple[Any, int]] = deque()
+        """What was submitted, and how many tokens it makes."""
         while not done:
             async with self._leases.lease(NAME, holder="a text being written") as lease:
                 try:
                     if not started:
                         started, asked = True, asked + 1
-                        flight.append(
-                            await runner.start(lease, self._ids, self._params, self._ends, step=self._step, limit=limit)
+                        first = await runner.start(
+                            lease, self._ids, self._params, self._ends, step=self._step, limit=limit
                         )
+                        flight.append((first, 1))
                     seen_before = seen
                     while not done:
                         # Another model waits: let the steps in flight end, and give it the turn. Not before this turn
                         # has made a token, or two that ask for ever would leave this one with nothing.
                         offer = self._leases.waiting > 0 and seen > seen_before
                         while not offer and len(flight) < depth and asked < limit:
-                            asked += 1
-                            flight.append(await runner.step(lease, self._params))
+                            count = min(pace.steps, limit - asked)
+                            asked += count
+                            flight.append((await runner.steps(lease, self._params, count), count))
                         if not flight:
                             done = asked >= limit
                             break
-                        state = await runner.state(flight.popleft())
+                        promise, count = flight.popleft()
+                        state = await runner.state(promise)
+                        pace.arrived(count, more=bool(flight))
                         fresh = state.ids_since(seen)
                         seen = max(seen, state.step)
                         done = state.stopped
@@ -105,11 +113,11 @@ class Generation:
                 finally:
                     await self._drain(flight)
 
-    async def _drain(self, flight: deque[Any]) -> None:
+    async def _drain(self, flight: deque[tuple[Any, int]]) -> None:
         """Staging buffers may be used again only once their copies have arrived. A stopped sequence writes nothing."""
         while flight:
             with suppress(Exception):
-                await self._runner.state(flight.popleft())
+                await self._runner.state(flight.popleft()[0])
 
 
 def _no_number(step: int) -> DeviceLost:

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph
-from ..compiler.lower_decoder import TOKEN_TILE
 from ..compiler.lowering import lower
 from ..compiler.passes import decoder_passes, fuse
+from ..compiler.products import token_tile
 from ..errors import ContextFull
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
@@ -43,7 +43,8 @@ SPLITS = 16
 def chunk_of(config: DecoderConfig, context: int, limits: DeviceLimits) -> int:
     """Tokens of a prompt that run at once with a cache of ``context`` positions: what one binding holds."""
     widest = 4 * max(2 * config.ff, config.q_rows + 2 * config.kv_rows, config.hidden)
-    return max(TOKEN_TILE, min(CHUNK, context, limits.max_binding // widest) // TOKEN_TILE * TOKEN_TILE)
+    tile = token_tile(limits)
+    return max(tile, min(CHUNK, context, limits.max_binding // widest) // tile * tile)
 
 
 class LanguageModel:
@@ -230,12 +231,13 @@ class LanguageRunner:
             promise = await self._run_chunk(lease, part, begin, spans, words, copy=last)
         return promise
 
-    async def step(self, lease: Lease, params: SamplingParams) -> Any:
-        """Submits one decode step; returns the promise of the state after it."""
+    async def steps(self, lease: Lease, params: SamplingParams, count: int) -> Any:
+        """Submits ``count`` decode steps at once; returns the promise of the state after them."""
         lease.check()
-        self.written = min(self.context, self.written + 1)
+        self.written = min(self.context, self.written + count)
         return await self.decode.run(
             self._spans(self.decode_plan, params.temperature <= 0),
+            repeat=count,
             copy=(self._state, 0, STATE_BYTES),
             staging=self._slot(),
         )

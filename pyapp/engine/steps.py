@@ -29,9 +29,10 @@ class Steps(Protocol):
         ...
 
     async def run(
-        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
-    ) -> Any:
-        """Submits ``spans`` ([from, to) rows of the plan); as ``Replay.submit``."""
+        self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
+        staging: Any = None,
+    ) -> Any:  # fmt: skip
+        """Submits ``spans`` ([from, to) rows of the plan), ``repeat`` times over; as ``Replay.submit``."""
         ...
 
 
@@ -44,9 +45,10 @@ class ResidentSteps:
         self.replay = replay
 
     async def run(
-        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
-    ) -> Any:
-        return self.replay.submit(spans, tiles=tiles, copy=copy, staging=staging)
+        self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
+        staging: Any = None,
+    ) -> Any:  # fmt: skip
+        return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging)
 
 
 class StreamedSteps:
@@ -67,8 +69,10 @@ class StreamedSteps:
         self._groups: dict[Spans, list[tuple[int | None, Spans]]] = {}
 
     async def run(
-        self, spans: Spans, *, tiles: int = 1, copy: tuple[Any, int, int] | None = None, staging: Any = None
-    ) -> Any:
+        self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
+        staging: Any = None,
+    ) -> Any:  # fmt: skip
+        assert repeat == 1, "the window holds what one step needs"
         if spans not in self._groups:
             self._groups[spans] = grouped(spans, self._blocks)
         groups = self._groups[spans]

@@ -136,7 +136,7 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         resumed = [token async for token in engine.generate(ids + drawn[:half], rest, step=half)]
         stale = ""
         try:
-            await engine.language.step(Lease("language", 1, "nobody", active=False), SamplingParams())
+            await engine.language.steps(Lease("language", 1, "nobody", active=False), SamplingParams(), 1)
         except StaleLease as error:
             stale = error.message
         late = ""
