@@ -18,6 +18,10 @@ diagnostic(off, subgroup_uniformity);
 @group(0) @binding(3) var<uniform> state: State;
 
 const D4 = ${D // 4}u;
+//#if SPLITS > 1
+
+//#include "attention_length.wgsl"
+//#endif
 //#if HALF_CACHE
 const D8 = ${D // 8}u;
 const KV8 = ${KV_HEADS * D // 8}u;
@@ -42,7 +46,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     }
     let n = state.position + token + 1u;
 //#if SPLITS > 1
-    let length = max(${MIN_SPLIT}u, (n + ${SPLITS - 1}u) / ${SPLITS}u);
+    let length = split_length(n);
     let begin = part * length;
     let end = min(n, begin + length);
 //#else

@@ -1,10 +1,11 @@
         // Rows are q, then k, then v; q and k rows come in pairs that turn together (RoPE), and no pair straddles a part.
+        // The turns are those of rope_turns.wgsl.
         let position = state.position + t;
 //#for r in ROWS // 2
         {
             let row = first + ${2 * r}u;
             let pair = vec2f(a${2 * r}_${m}, a${2 * r + 1}_${m});
-            let turn = rope[position * ${D // 2}u + (row % ${D}u) / 2u];
+            let turn = turn${r}_${m};
             let turned = vec2f(pair.x * turn.x - pair.y * turn.y, pair.x * turn.y + pair.y * turn.x);
             if (row < ${Q_ROWS}u) {
                 y[t * STRIDE + row] = turned.x;

@@ -169,6 +169,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     {
 //#endif
         let t = group.y * ${TOKENS}u + ${m}u;
+//#if EPILOGUE == "rope_cache"
+//#include "rope_turns.wgsl"
+//#endif
 //#include "epilogue_${EPILOGUE}.wgsl"
     }
 //#endfor

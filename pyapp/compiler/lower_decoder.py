@@ -1,7 +1,7 @@
 """Kernels for a decoder's operations: which WGSL file, specialised how, over how many workgroups.
 
-A shape (lanes that share rows, rows a lane) is chosen from the device: lanes never exceed the smallest subgroup the
-device may run with, and a device without subgroups gets one lane, which needs no reduction at all.
+``products.py`` chooses among the kernels of a matrix product. Lanes never exceed the smallest subgroup that the device
+may run with, and a device without subgroups gets one lane, which needs no reduction at all.
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
 from .graph import DTYPE_BYTES, Graph, Op, Tensor
+from .products import WORKGROUP, lanes_for, product
 
-WORKGROUP = 64
-TOKEN_TILE = 4
 MIN_SPLIT = 64
+SPLIT_CHUNK = 64
+"""Positions that ``attention_split.wgsl`` takes at a time."""
 
 
 def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
@@ -30,26 +31,6 @@ def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
 def has_scales(tensor: Tensor) -> bool:
     """Whether a packed weight has a section of scales."""
     return row_sizes(tensor.fmt, tensor.shape[1])[1] > 0
-
-
-def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
-    """Neighbouring invocations that share rows: a power of two within the smallest subgroup."""
-    return max(1, min(wanted, limits.subgroup))
-
-
-def linear_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int, int]:
-    """(lanes that share rows, rows a lane, workgroup) for a product of ``rows`` rows.
-
-    Measured on an H200 (``docs/performance.md``): few rows want many lanes each, the vocabulary's many rows want their
-    inputs read less often. An emulated device pays for loads, not for idle lanes.
-    """
-    if limits.software:
-        return (1, 4, WORKGROUP) if tokens > 1 else (lanes_for(limits, 4), 8, WORKGROUP)
-    if tokens > 1:
-        return lanes_for(limits), 4, WORKGROUP
-    if rows >= 16384:
-        return lanes_for(limits, 32), 8, 128
-    return lanes_for(limits), 2 if rows >= 2048 else 4, 128
 
 
 def pieces_of(tensor: Tensor, limits: DeviceLimits) -> list[tuple[int, int]]:
@@ -105,8 +86,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     prologue, epilogue = op.attrs.get("prologue", ""), op.attrs.get("epilogue", "")
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
-    tile = TOKEN_TILE if tokens > 1 else 1
-    lanes, rows, workgroup = linear_shape(limits, tokens, n_all)
+    kernel = product(limits, weight, tokens)
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     pieces = pieces_of(weight, limits)
     if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):
@@ -117,17 +97,13 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     out: list[Dispatch] = []
     for first, n in pieces:
         shader = Shader.of(
-            "linear",
+            kernel.file,
+            **kernel.params,
             FMT=weight.fmt,
             SCALES=has_scales(weight),
             K=k,
             N=n,
             STRIDE=outputs,
-            LANES=lanes,
-            LOG_LANES=lanes.bit_length() - 1,
-            ROWS=rows,
-            WG=workgroup,
-            TOKENS=tile,
             PROLOGUE=prologue,
             EPILOGUE=epilogue or "store",
             BIAS="bias" in op.inputs,
@@ -156,13 +132,12 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
         written = tokens * 4 * n
         if epilogue == "rope_cache":
             written -= tokens * 2 * op.attrs["kv_rows"] * (4 - _cache_bytes(op, graph))
-        per_group = workgroup // lanes * rows
         out.append(
             Dispatch(
                 op.name,
                 shader,
                 tuple(bindings),
-                (ceil(n / per_group), ceil(tokens / tile), 1),
+                (ceil(n / kernel.rows), ceil(tokens / kernel.tokens), 1),
                 bytes=weight_bytes(weight, n) + tokens * 4 * k + written,
                 flops=2 * tokens * n * k,
                 per_tile=tokens > 1,
@@ -204,20 +179,17 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
     tokens = graph.tensors[op.inputs["q"]].shape[0]
     context = graph.tensors[op.inputs["kv"]].shape[0]
-    lanes = lanes_for(limits, 32)
-    shader = Shader.of(
-        "attention",
-        HEADS=heads,
-        KV_HEADS=kv_heads,
-        D=d,
-        SPLITS=splits,
-        MIN_SPLIT=MIN_SPLIT,
-        SCALE=float(d**-0.5),
-        LANES=lanes,
-        LOG_LANES=lanes.bit_length() - 1,
-        WG=WORKGROUP,
-        HALF_CACHE=_half_cache(op, graph),
-    )
+    params = {
+        "HEADS": heads, "KV_HEADS": kv_heads, "D": d, "SPLITS": splits, "MIN_SPLIT": MIN_SPLIT,
+        "SCALE": float(d**-0.5), "HALF_CACHE": _half_cache(op, graph),
+    }  # fmt: skip
+    if splits > 1 and _splits_together(heads // kv_heads, d, limits):
+        shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
+        groups = kv_heads * splits
+    else:
+        lanes = lanes_for(limits, 32)
+        shader = Shader.of("attention", **params, LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP)
+        groups = ceil(heads * splits / (WORKGROUP // lanes))
     bindings = (
         Binding(0, op.inputs["q"], "read_write"),
         Binding(1, op.inputs["kv"], "read_write"),
@@ -230,12 +202,20 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
             op.name,
             shader,
             bindings,
-            (ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1),
+            (groups, tokens, 1),
             bytes=context * 2 * kv_heads * d * _cache_bytes(op, graph) + tokens * heads * d * 8,
             flops=4 * tokens * context * heads * d,
             per_tile=tokens > 1,
         )
     ]
+
+
+def _splits_together(sharers: int, d: int, limits: DeviceLimits) -> bool:
+    """Whether ``attention_split.wgsl`` does heads of ``d`` with so many to a head of the cache on a device."""
+    workgroup = max(SPLIT_CHUNK, d)
+    nbytes = 4 * sharers * (d + workgroup + SPLIT_CHUNK) + 16 * workgroup
+    fits = workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
+    return not limits.software and d in (32, 64, 128, 256) and fits
 
 
 def _elementwise(op: Op, shader: Shader, roles: tuple[str, ...], width: int, tokens: int) -> Dispatch:

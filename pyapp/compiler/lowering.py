@@ -9,7 +9,7 @@ from dataclasses import replace
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import FIGURES, Dispatch, Plan
-from . import lower_decoder, lower_vision
+from . import lower_decoder, lower_vision, products
 from .graph import Graph
 from .memory import plan_memory
 
@@ -32,7 +32,7 @@ def lower(graph: Graph, limits: DeviceLimits, keep: Iterable[str] = ()) -> Plan:
         dispatches += LOWERINGS[op.kind](op, graph, limits)
     _check_bindings(dispatches, graph, limits)
     dispatches, constants = _placed(dispatches)
-    tile = lower_decoder.TOKEN_TILE if any(d.per_tile for d in dispatches) else 1
+    tile = products.token_tile(limits) if any(d.per_tile for d in dispatches) else 1
     return Plan(graph.name, tuple(dispatches), plan_memory(graph, keep), tile, marks, constants)
 
 

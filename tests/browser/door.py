@@ -20,6 +20,12 @@ from .conftest import Watch
 
 DATA = Path(__file__).parents[1] / "data"
 MOUNT = "/__data__/"
+DISGUISE = """
+  const info = { vendor: "test", architecture: "", device: "", description: "", isFallbackAdapter: false };
+  const sizes = { subgroupMinSize: 4, subgroupMaxSize: 4 };
+  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => ({ ...info, ...sizes }) });
+"""
+"""Before the worker's script: makes SwiftShader look like a real GPU, which ``adapter="auto"`` takes."""
 
 _HARNESS = """async () => {
   const { createClient, TandemError } = await import("/tandem.js");

@@ -18,7 +18,8 @@ import pytest_asyncio
 from PIL import Image
 from playwright.async_api import Browser
 
-from tests.browser.door import DATA, Door, door_in
+from pyapp.setup.worker_script import put_before_worker
+from tests.browser.door import DATA, DISGUISE, Door, door_in
 from tests.unit.text_models import golden
 
 LOGITS = 5e-3
@@ -41,6 +42,9 @@ PASSAGE_TOKENS = 64
 PROMPTS = {prompt["name"]: prompt for prompt in golden("lm_greedy.json")["prompts"]}
 PICTURES = golden("effnet_lite0.json")["pictures"]
 TINY_FILES = sorted(path.stem for path in (DATA / "tiny").glob("*.gguf"))
+HARDWARE = "as on hardware"
+"""With the kernels that a GPU gets; emulated ones have simpler ones."""
+ON_HARDWARE = ("tiny-llama-Q4_1-tied", "tiny-qwen2-Q4_0-untied", "tiny-qwen2-Q4_K_M-tied", "tiny-qwen3-Q8_0-tied")
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -83,12 +87,29 @@ async def tiny_page(browser: Browser, site: str) -> AsyncIterator[Door]:
         yield door
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="session", params=TINY_FILES)
-async def tiny(tiny_page: Door, request: pytest.FixtureRequest) -> AsyncIterator[Tiny]:
-    expected = golden(f"tiny/{request.param}.json")
-    await tiny_page.open(model=f"/__data__/tiny/{expected['file']}", vision=None)
-    yield Tiny(tiny_page, expected)
-    await tiny_page.close()
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def disguised_page(browser: Browser, site: str) -> AsyncIterator[Door]:
+    """One that takes the emulated GPU for a real one."""
+    async with door_in(browser, site, lambda page: put_before_worker(page, DISGUISE)) as door:
+        yield door
+
+
+TINY = [*TINY_FILES, *(f"{name} {HARDWARE}" for name in ON_HARDWARE)]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=TINY)
+async def tiny(tiny_page: Door, disguised_page: Door, request: pytest.FixtureRequest) -> AsyncIterator[Tiny]:
+    name, _, hardware = str(request.param).partition(" ")
+    page, adapter = (disguised_page, "auto") if hardware else (tiny_page, "software")
+    expected = golden(f"tiny/{name}.json")
+    await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter)
+    plan = await page.inspect("plan", "language")
+    kernels = {row["kernel"].split(" ")[0] for row in plan["rows"]}
+    assert kernels & {"linear", "matvec", "attention", "attention_split"} == (
+        {"matvec", "attention_split"} if hardware else {"linear", "attention"}
+    )
+    yield Tiny(page, expected)
+    await page.close()
 
 
 def same_ids(found: list[int], expected: list[int], margins: list[float]) -> bool:
@@ -215,6 +236,17 @@ async def test_tiny_text_and_plan(tiny: Tiny) -> None:
     found = await tiny.door.inspect_all("render", [[case["messages"]] for case in conversations])
     assert found == [case["prompt"] for case in conversations]
     assert 1 <= (await tiny.door.inspect("plan", "language"))["dispatchesPerLayer"] <= 6
+
+
+async def test_a_text_over_two_parts_of_the_context(tiny_page: Door, disguised_page: Door) -> None:
+    """Attention is split from 64 positions on."""
+    expected = golden(f"tiny/{ON_HARDWARE[0]}.json")
+    texts = []
+    for page, adapter in ((tiny_page, "software"), (disguised_page, "auto")):
+        await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter)
+        texts.append(await page.inspect("greedy", expected["prompt_ids"], 120))
+        await page.close()
+    assert texts[0] == texts[1]
 
 
 # -- EfficientNet -----------------------------------------------------------------------------------------------------

@@ -11,17 +11,16 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page, Route
 
 from pyapp.setup.worker_script import put_before_worker
-from tests.browser.door import DATA, Door, data_route, door_in, text_of
+from tests.browser.door import DATA, DISGUISE, Door, data_route, door_in, text_of
 
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
 MODEL = "/__data__/tiny/tiny-qwen2-Q4_1-tied.gguf"
 REQUEST = {"prompt": "Hi", "maxTokens": 12}
 BOTH = {"model": MODEL, "mode": "prefer_on_device", "cloud": "/cloud"}
 # A browser that takes SwiftShader for a real GPU and tells how the machine is doing whenever a test says so.
-MACHINE = """
-  const info = { vendor: "test", architecture: "", device: "", description: "", isFallbackAdapter: false };
-  const sizes = { subgroupMinSize: 4, subgroupMaxSize: 4 };
-  Object.defineProperty(GPUAdapter.prototype, "info", { get: () => ({ ...info, ...sizes }) });
+MACHINE = (
+    f"{DISGUISE}\n"
+    + """
   self.PressureObserver = class {
     constructor(changed) {
       self.press = (state) => changed([{ source: "cpu", state: "fair" }, { source: "cpu", state }], this);
@@ -30,6 +29,7 @@ MACHINE = """
     disconnect() { self.observed = null; }
   };
 """
+)
 
 
 async def _prepare(page: Page) -> None:

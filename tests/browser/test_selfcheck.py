@@ -52,8 +52,25 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
             [(LINEAR, "let token = state.count - 1u;", "let token = 0u;")],
             [(LINEAR, "in${m} = load_inputs(token + ${m}u", "in${m} = load_inputs(token + ${m // 2}u")],
             [("block.wgsl", "w.s.y * x.sums.x", "w.s.y * x.sums.y", "embed")],
-            [("weights_q4.wgsl", "ws[row * NB + b]", "ws[row * NB]")],
+            [("weights_q4.wgsl", "ws[at]", "ws[0]")],
             [("nibbles.wgsl", "w >> 4u", "w >> 3u")],
+        ],
+    ),
+    "as on hardware": (
+        "qwen2-Q4_1-tied",
+        {"hardware": True},
+        [
+            [
+                ("matvec.wgsl", "a${r}_0 += bias${r};", ""),
+                ("matmul.wgsl", "a${r}_${m} *= factor;", ""),
+                ("attention_split.wgsl", "total${g} += sum;", "total${g} += sum + 1.0;"),
+            ],
+            [
+                ("matvec.wgsl", "a${r}_0 *= factor;", ""),
+                ("matmul.wgsl", "weights[(${r}u * ACROSS + across)", "weights[(${r}u * ACROSS + down)"),
+            ],
+            [("attention_partials.wgsl", "v += weight${j} * value${j};", "v += value${j};")],
+            [("matvec.wgsl", "y[first + ${r}u] = old${r} + a${r}_0;", "y[first + ${r}u] = a${r}_0;")],
         ],
     ),
     "no subgroups": (
@@ -65,7 +82,10 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
         "qwen2-Q4_K_M-tied",
         {},
         [
-            [("weights_g4.wgsl", "ws[at + 1u]", "ws[at]"), ("weights_g8.wgsl", "ws[at * 4u + 2u]", "ws[at * 4u]")],
+            [
+                ("weights_g4.wgsl", "ws[at * 2u + 1u]", "ws[at * 2u]"),
+                ("weights_g8.wgsl", "ws[at * 4u + 2u]", "ws[at * 4u]"),
+            ],
             [("signed_bytes.wgsl", "- vec4f(128.0, 32768.0, 8388608.0, 0.0)", "")],
         ],
     ),
@@ -87,7 +107,7 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
         {"limits": CUT},
         [
             [("silu_mul.wgsl", "exp(-", "exp("), ("rope_cache.wgsl", "turn.y + pair.y", "turn.y - pair.y")],
-            [("plain_halves.wgsl", "halves(q.xy)", "halves(p.xy)")],
+            [("plain_halves.wgsl", "halves(raw.q.xy)", "halves(raw.p.xy)")],
         ],
     ),
     "bfloat16 weights": ("llama-BF16-tied", {}, [[("weights_bf16.wgsl", "w.y << 16u", "w.x << 16u")]]),

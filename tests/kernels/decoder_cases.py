@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -212,8 +213,12 @@ def _shapes() -> Iterator[Case]:
         yield linear(f"q4, 7 of 9 tokens, {lanes} lanes", "q4", 70, 576, tokens=9, count=7, lanes=lanes, hardware=True)
         yield linear(f"s4, three workgroups, {lanes} lanes", "s4", 1100 // lanes, 608, lanes=lanes)
         yield linear(f"s4, 7 of 9 tokens, {lanes} lanes", "s4", 70, 608, tokens=9, count=7, lanes=lanes, hardware=True)
-    yield linear("q4, one token as on hardware", "q4", 70, 576, hardware=True)
-    yield linear("s4, one token as on hardware", "s4", 71, 608, hardware=True)
+    yield linear("q4, a row of 18 blocks as on hardware", "q4", 70, 576, hardware=True)
+    yield linear("s4, a row of 19 blocks as on hardware", "s4", 71, 608, hardware=True)
+    # More inputs than are in workgroup memory at a time, and more weights than are asked for at once.
+    yield linear("s4, a row of 67 blocks as on hardware", "s4", 41, 2144, hardware=True)
+    yield linear("q8, a normed row of 130 blocks as on hardware", "q8", 39, 4160, prologue="rms_norm", hardware=True)
+    yield linear("f32, a normed row of 40 blocks as on hardware", "f32", 9, 1280, prologue="rms_norm", hardware=True)
     yield linear("s4, one block, odd rows", "s4", 5, 32)
     yield linear("q4, one block", "q4", 5, 32)
     yield linear("q8, long rows", "q8", 33, 1536)
@@ -222,7 +227,7 @@ def _shapes() -> Iterator[Case]:
 
 
 def _prologues_and_epilogues() -> Iterator[Case]:
-    formats = iter(FORMATS * 4)
+    formats, vector_formats, chunk_formats = cycle(FORMATS), cycle(FORMATS), cycle(FORMATS)
     for i, prologue in enumerate(("", "rms_norm", "attention_merge")):
         for j, epilogue in enumerate(("", "residual", "silu_mul", "rope_cache")):
             n = {"silu_mul": 2 * 45, "rope_cache": 4 * 32}.get(epilogue, 45)
@@ -232,14 +237,29 @@ def _prologues_and_epilogues() -> Iterator[Case]:
                 f"{words}, one token{bias_words}", next(formats), n, 96,
                 prologue=prologue, epilogue=epilogue, bias=bias, position=130, lanes=1 if j == i else 4,
             )  # fmt: skip
+            yield linear(
+                f"{words}, one token as on hardware{'' if bias else ', bias'}", next(vector_formats), n, 96,
+                prologue=prologue, epilogue=epilogue, bias=not bias, position=130, hardware=True,
+            )  # fmt: skip
             if prologue != "attention_merge":
                 yield linear(
+                    f"{words}, 40 of 42 tokens as on hardware{'' if bias else ', bias'}", next(chunk_formats), n, 96,
+                    tokens=42, count=40, prologue=prologue, epilogue=epilogue, bias=not bias, hardware=True,
+                )  # fmt: skip
+                yield linear(
                     f"{words}, 6 of 7 tokens{'' if bias else ', bias'}", next(formats), n, 96, tokens=7, count=6,
-                    prologue=prologue, epilogue=epilogue, bias=not bias, hardware=(i + j) % 4 < 2,
+                    prologue=prologue, epilogue=epilogue, bias=not bias,
                 )  # fmt: skip
     for prologue in ("", "rms_norm"):
-        yield linear(f"last row {prologue}", "q4", 45, 96, tokens=7, count=5, prologue=prologue, x_row="last")
+        for hardware in (False, True):
+            words = f"last row {prologue}{' as on hardware' if hardware else ''}"
+            yield linear(words, "q4", 45, 96, tokens=7, count=5, prologue=prologue, x_row="last", hardware=hardware)
     yield linear("heads of 128 turned", "q4", 512, 64, epilogue="rope_cache", position=0)
+    for position in (63, 1500):
+        yield linear(
+            f"heads of 64 merged at {position} as on hardware", "q8", 20, 256, prologue="attention_merge", head_dim=64,
+            position=position, hardware=True,
+        )  # fmt: skip
     yield linear("heads of 64 merged", "q8", 20, 256, prologue="attention_merge", head_dim=64, position=1500)
 
 
@@ -276,6 +296,20 @@ def _attention() -> Iterator[Case]:
     # A part has 64 positions at least, so up to 64 there is one; from 1,024 on the sixteen parts grow.
     border = (0, 62, 63, 64, 127, 128, 1022, 1023, 1024, 1100)
     yield attention("split attention, nine heads of 64 on three", 9, 3, 64, 16, border)
+    for heads, kv_heads, d, positions in (
+        (9, 3, 64, border), (4, 4, 32, (0, 63, 64, 300)), (12, 2, 128, (1, 65, 1100)), (2, 1, 256, (63, 200))
+    ):  # fmt: skip
+        words = f"split attention, {heads} heads of {d} on {kv_heads} as on hardware"
+        yield attention(words, heads, kv_heads, d, 16, positions, hardware=True)
+    words = "float16 cache, split, nine heads of 64 on three as on hardware"
+    yield attention(words, 9, 3, 64, 16, (63, 1100), kv="f16", hardware=True)
+    yield attention(
+        "split attention, scores far below zero as on hardware", 2, 1, 32, 16, (250, 1500), scale=60.0, negative=True,
+        hardware=True,
+    )  # fmt: skip
+    yield attention(
+        "split attention, scores in the hundreds as on hardware", 2, 1, 32, 16, (250, 1500), scale=60.0, hardware=True
+    )
     yield attention("split attention, heads of 32 without subgroups", 4, 4, 32, 16, (0, 63, 64, 300), lanes=1)
     yield attention("split attention, heads of 128 on one", 4, 1, 128, 16, (1, 65, 200), lanes=2)
     yield attention("split attention, scores in the hundreds", 2, 1, 32, 16, (250,), scale=60.0)

@@ -24,9 +24,11 @@ def _quiet(stage: str, loaded: int, total: int | None = None) -> None:
 
 
 async def _engine(
-    language: str, *, subgroups: bool = True, budget: int = 512 * MIB, limits: dict[str, int] | None = None
-) -> Engine:
-    found = await probe("software")
+    language: str, *, subgroups: bool = True, hardware: bool = False, budget: int = 512 * MIB,
+    limits: dict[str, int] | None = None,
+) -> Engine:  # fmt: skip
+    """``hardware``: as if the adapter were none in software."""
+    found = replace(await probe("software"), software=not hardware)
     if not subgroups:
         found = replace(found, features=found.features - {"subgroups"})
     model = await LanguageModel.open(await ensure_model(language, _quiet))

@@ -95,12 +95,12 @@ def declared(wgsl: str) -> dict[int, str]:
 
 
 def workgroup_bytes(wgsl: str) -> int:
-    """Bytes of ``var<workgroup>``: all of them are scalars, vectors or arrays of 4-byte scalars here."""
+    """Bytes of ``var<workgroup>``: all of them are scalars, vectors of four or arrays of these here."""
     total = 0
     for kind in re.findall(r"var<workgroup> \w+: ([^;]+);", wgsl):
-        array = re.fullmatch(r"array<(?:f32|u32), (\d+)>", kind)
-        words = int(array[1]) if array else {"f32": 1, "u32": 1, "vec4f": 4}[kind]
-        total += 4 * words
+        array = re.fullmatch(r"array<(\w+), (\d+)>", kind)
+        element, count = (array[1], int(array[2])) if array else (kind, 1)
+        total += 4 * count * {"f32": 1, "u32": 1, "vec4f": 4}[element]
     return total
 
 
@@ -126,9 +126,11 @@ def check_text(dispatch: Dispatch, wgsl: str, limits: DeviceLimits) -> None:
     assert sum(kind != "uniform" for kind in declared(wgsl).values()) <= limits.max_storage_buffers, label
     (size,) = re.findall(r"@workgroup_size\((\d+)\)", wgsl)
     # Sampling walks a whole vocabulary with one workgroup, so there the workgroup is as wide as it may be.
-    assert int(size) in ((64, 128, 256) if "sample" in label else (64, 128)), label
+    assert int(size) in ((64, 128, 256) if label.startswith(("sample", "attention_split")) else (64, 128)), label
     assert int(size) <= limits.max_invocations
-    assert workgroup_bytes(wgsl) <= limits.max_workgroup_storage // 2, label
+    # Half of it, so that a processor with no more has room for two; what works on tiles needs more.
+    share = 1 if dispatch.shader.file in ("matmul", "attention_split") else 2
+    assert workgroup_bytes(wgsl) <= limits.max_workgroup_storage // share, label
     assert all(0 < count <= limits.max_workgroups for count in dispatch.workgroups), label
     lanes = dict(dispatch.shader.params).get("LANES", 1)
     assert lanes <= max(1, limits.subgroup)
@@ -175,7 +177,7 @@ def test_a_float16_cache_changes_what_touches_it_and_nothing_else(head_norm: boo
             assert "HALF_CACHE" in after.shader.label.split()
             assert "HALF_CACHE" not in before.shader.label
             assert before.bindings == after.bindings
-            reads = before.shader.file == "attention"
+            reads = before.shader.file.startswith("attention")
             positions = 2048 if reads else tokens
             assert before.bytes - after.bytes == positions * config.kv_row_bytes("f16")
             touched["attention" if reads else "cache"] += 1

@@ -1,0 +1,104 @@
+"""Which kernel multiplies a weight matrix, and in what shape.
+
+A product of one token (``matvec.wgsl``) and of a chunk (``matmul.wgsl``) are kernels of their own, with the inputs in
+workgroup memory. An emulated device, where barriers are dear, and products of one token on a device without subgroups
+have ``linear.wgsl``, which needs neither.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import Any
+
+from ..gpu.limits import DeviceLimits
+from ..weights.formats import row_sizes
+from .graph import Tensor
+
+WORKGROUP = 64
+CHUNK_TILE = {"ROWS": 4, "TOKENS": 4, "TILE_N": 64, "TILE_M": 32, "WG": 128}
+"""A workgroup of ``matmul.wgsl``: rows and tokens an invocation, and in all."""
+SIMPLE_TILE = 4
+"""Tokens an invocation of ``linear.wgsl``, for a chunk."""
+INPUT_TILE = 48
+"""Blocks of inputs that ``matvec.wgsl`` has in workgroup memory at a time where it cannot have all of them."""
+MOST_LOADS = 64
+"""Words of weights that an invocation of ``matvec.wgsl`` may have on their way at once: they take registers."""
+
+
+@dataclass(frozen=True)
+class Product:
+    """A kernel for a product: its file and parameters, and how many rows and tokens a workgroup makes."""
+
+    file: str
+    params: dict[str, Any]
+    rows: int
+    tokens: int
+
+
+def product(limits: DeviceLimits, weight: Tensor, tokens: int) -> Product:
+    """The kernel for ``weight`` [N, K] times the inputs of so many tokens."""
+    if tokens > 1 and not limits.software:
+        return _matmul(tokens)
+    if limits.software or limits.subgroup < 4:
+        return _linear(limits, tokens)
+    return _matvec(limits, weight)
+
+
+def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
+    """Neighbouring invocations that share rows: a power of two within the smallest subgroup."""
+    return max(1, min(wanted, limits.subgroup))
+
+
+def token_tile(limits: DeviceLimits) -> int:
+    """Tokens that the kernels of a chunk take together on a device."""
+    return SIMPLE_TILE if limits.software else CHUNK_TILE["TILE_M"]
+
+
+def simple_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
+    """(lanes that share rows, rows a lane) for ``linear.wgsl``. Emulated lanes may idle, loads cost."""
+    return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
+
+
+def vector_shape(limits: DeviceLimits, rows: int) -> tuple[int, int, int]:
+    """(lanes that share rows, rows a lane, workgroup) for ``matvec.wgsl``.
+
+    Measured on an H200 (``docs/performance.md``): few rows want many lanes each, the vocabulary's many rows want their
+    inputs read less often.
+    """
+    if rows >= 16384:
+        return lanes_for(limits, 32), 8, 128
+    return lanes_for(limits), 2 if rows >= 2048 else 4, 128
+
+
+def _linear(limits: DeviceLimits, tokens: int) -> Product:
+    lanes, rows = simple_shape(limits, tokens)
+    tile = SIMPLE_TILE if tokens > 1 else 1
+    params = {"LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": WORKGROUP, "TOKENS": tile}
+    return Product("linear", params, WORKGROUP // lanes * rows, tile)
+
+
+def _matvec(limits: DeviceLimits, weight: Tensor) -> Product:
+    n, k = weight.shape
+    lanes, rows, workgroup = vector_shape(limits, n)
+    blocks = k // 32
+    trips = ceil(blocks / lanes)
+    words = ceil(sum(row_sizes(weight.fmt, k)) / blocks / 4)
+    room = limits.max_workgroup_storage // 2  # so that two workgroups fit where a processor has no more than that
+    whole = _tile_bytes(blocks, workgroup) <= room
+    params = {
+        "LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": workgroup,
+        "TILE": blocks if whole else INPUT_TILE, "TRIPS": trips,
+        "AHEAD": whole and trips * rows * words <= MOST_LOADS,
+    }  # fmt: skip
+    return Product("matvec", params, workgroup // lanes * rows, 1)
+
+
+def _tile_bytes(blocks: int, workgroup: int) -> int:
+    """Bytes of workgroup memory that ``matvec.wgsl`` takes for so many blocks of inputs."""
+    return (blocks + 1) * (9 * 16 + 2 * 4) + workgroup * 4
+
+
+def _matmul(tokens: int) -> Product:
+    params = {**CHUNK_TILE, "CHUNK": tokens}
+    return Product("matmul", params, CHUNK_TILE["TILE_N"], CHUNK_TILE["TILE_M"])
