@@ -347,6 +347,14 @@ async def test_a_change_of_sides_is_told_as_one_and_not_as_an_error(
     await expect(part(page, "error")).to_be_hidden()
 
 
+async def test_an_error_is_told_as_one_where_a_status_has_the_same_code(open_page: Open) -> None:
+    failure = {"code": "busy", "message": "Told in English."}
+    page = await open_page("/?lang=zh", **fake(fail={"generate": failure}))
+    await describe(page)
+    await part(page, "write").click()
+    await expect(part(page, "error")).to_contain_text("另一项任务仍在进行，请稍后重试。")
+
+
 @pytest.mark.parametrize("lang", ["en", "zh"])
 async def test_the_head_cuts_no_word_and_the_badge_is_as_wide_as_its_words(open_page: Open, lang: str) -> None:
     page = await open_page(f"/?lang={lang}", **fake(), viewport={"width": 1280, "height": 800})

@@ -55,8 +55,8 @@ export function t(key, values = {}) {
  * language `summary` translates the code and `original` keeps the engine's words, else `original` is null.
  */
 export function inWords(code, message) {
-  const key = [`event.${code}`, `error.${code}`].find(has);
-  if (current === "en" || !key) return { summary: message, original: null };
+  const key = `error.${code}`;
+  if (current === "en" || !has(key)) return { summary: message, original: null };
   return { summary: t(key), original: message };
 }
 
