@@ -10,39 +10,7 @@ enable subgroups;
 diagnostic(off, subgroup_uniformity);
 //#endif
 
-//#include "state.wgsl"
-
-@group(0) @binding(0) var<storage, read> wq: array<vec4u>;
-//#if SCALES
-@group(0) @binding(1) var<storage, read> ws: array<u32>;
-//#endif
-@group(0) @binding(2) var<storage, read_write> x: array<vec4f>;
-@group(0) @binding(3) var<storage, read_write> y: array<f32>;
-@group(0) @binding(4) var<uniform> state: State;
-//#if PROLOGUE == "rms_norm"
-@group(0) @binding(5) var<storage, read> gain: array<vec4f>;
-//#endif
-//#if BIAS
-@group(0) @binding(6) var<storage, read> bias: array<f32>;
-//#endif
-//#if EPILOGUE == "rope_cache"
-//#if HALF_CACHE
-@group(0) @binding(7) var<storage, read_write> kv: array<u32>;
-//#else
-@group(0) @binding(7) var<storage, read_write> kv: array<f32>;
-//#endif
-@group(0) @binding(8) var<storage, read_write> rope: array<vec2f>;
-//#endif
-
-const N = ${N}u;        // rows of weight in this dispatch
-const NB = ${K // 32}u; // blocks of 32 columns
-const STRIDE = ${STRIDE}u;  // floats from one token's y to the next's
-
-//#include "block.wgsl"
-//#if HALF_CACHE
-
-//#include "half_cache.wgsl"
-//#endif
+//#include "product.wgsl"
 
 //#if PROLOGUE == "attention_merge"
 //#include "attention_partials.wgsl"
@@ -72,13 +40,7 @@ fn load_inputs(token: u32, b: u32) -> Inputs {
 //#endif
 
 //#if LANES > 1
-fn sum_lanes(value: f32) -> f32 {
-    var v = value;
-//#for i in LOG_LANES
-    v += subgroupShuffleXor(v, ${LANES >> (i + 1)}u);
-//#endfor
-    return v;
-}
+//#include "sum_lanes.wgsl"
 //#endif
 
 @compute @workgroup_size(${WG})
@@ -93,17 +55,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
 //#else
     let token = group.y * ${TOKENS}u;
 //#endif
-//#if EPILOGUE == "silu_mul"
-    let first = unit * ${ROWS // 2}u;
-//#for r in ROWS
-    let row${r} = min(first + ${r % (ROWS // 2)}u, ${N // 2 - 1}u) + ${0 if r < ROWS // 2 else N // 2}u;
-//#endfor
-//#else
-    let first = unit * ${ROWS}u;
-//#for r in ROWS
-    let row${r} = min(first + ${r}u, N - 1u);
-//#endfor
-//#endif
+//#include "product_rows.wgsl"
 //#for r in ROWS
 //#for m in TOKENS
     var a${r}_${m} = 0.0;

@@ -168,7 +168,7 @@ class _Answer:
 
     def __init__(self, request: CloudRequest, max_event_bytes: int) -> None:
         self.whole = False
-        """Whether the end mark has come."""
+        """Whether the end mark has come, or rubbish in its place once the text had finished."""
         self._request = request
         self._decoder = SSEDecoder(max_event_bytes, final_event=True)
         self._finish_reason: str | None = None
@@ -188,12 +188,10 @@ class _Answer:
 
     def check(self) -> None:
         """Raises the ``TandemError`` of what came after the texts that were given last; after all of the text none."""
-        if self.finished:
-            self.whole = self.whole or bool(self._failure)
-            return
         if self._failure:
             raise self._failure
-        self._decoder.check()
+        if not self.finished:
+            self._decoder.check()
 
     def flush(self) -> list[CloudEvent]:
         """Ends a stream without the end mark. Some servers send none; the text is whole all the same if a finish reason
@@ -218,7 +216,10 @@ class _Answer:
             try:
                 chunk = parse_chunk(event.data)
             except TandemError as error:
-                self._failure = error
+                if self.finished:
+                    self.whole = True
+                else:
+                    self._failure = error
                 break
             self._finish_reason = chunk.finish_reason or self._finish_reason
             self._usage = chunk.usage or self._usage

@@ -85,18 +85,23 @@ class Site:
 
     def sent(self, prefix: str) -> int:
         """Bytes that a browser which takes gzip gets for all files under ``prefix``."""
-        files = {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
-        whole = {p: s for p, s in files.items() if p.startswith(prefix) and not p.endswith(".gz")}
-        return sum(files.get(f"{path}.gz", size) for path, size in whole.items())
+        return self._as_sent(path for path in self._all() if path.startswith(prefix) and not path.endswith(".gz"))
 
     def fetched_at_start(self) -> tuple[int, int]:
         """Bytes of what the worker fetches to start Pyodide: as it counts them, which it does not for the modules that
         it imports; and as they come to a browser that takes gzip."""
-        files = {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
-        fetched = [path for path in files if path.startswith("pyodide/") and path.endswith(FETCHED)]
-        modules = [path for path in files if path.startswith("pyodide/") and path.endswith(".mjs")]
-        sent = sum(files.get(f"{path}.gz", files[path]) for path in fetched + modules)
-        return sum(files[path] for path in fetched), sent
+        files = self._all()
+        python = [path for path in files if path.startswith("pyodide/") and path.endswith((*FETCHED, ".mjs"))]
+        return sum(files[path] for path in python if path.endswith(FETCHED)), self._as_sent(python)
+
+    def _all(self) -> dict[str, int]:
+        """Every file of the site, twins too -> bytes."""
+        return {path: size for stamp in self._stamps.values() for path, size in stamp["files"].items()}
+
+    def _as_sent(self, paths: Iterable[str]) -> int:
+        """Bytes of files as they go to a browser that takes gzip."""
+        files = self._all()
+        return sum(files.get(f"{path}.gz", files[path]) for path in paths)
 
     def _is_fresh(self, name: str, key: str) -> bool:
         stamp = self._stamps.get(name)

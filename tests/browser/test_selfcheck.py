@@ -47,7 +47,10 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
                 ("sample.wgsl", "inner = candidate", "inner = 0u"),
             ],
             [(LINEAR, "+= block_dot(w, in${m})", "-= block_dot(w, in${m})"), ("sample.wgsl", "border = candidate", "")],
-            [(LINEAR, "v += subgroupShuffleXor", "v -= subgroupShuffleXor"), ("step_end.wgsl", "+= 1u", "+= 2u")],
+            [
+                ("sum_lanes.wgsl", "v += subgroupShuffleXor", "v -= subgroupShuffleXor"),
+                ("step_end.wgsl", "+= 1u", "+= 2u"),
+            ],
             [(LINEAR, "a${r}_${m} *= factor${m};", ""), ("step_end.wgsl", "0x7f800000u) != ", "0x7f800000u) == ")],
             [(LINEAR, "let token = state.count - 1u;", "let token = 0u;")],
             [(LINEAR, "in${m} = load_inputs(token + ${m}u", "in${m} = load_inputs(token + ${m // 2}u")],
