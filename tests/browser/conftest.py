@@ -14,12 +14,16 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright
+from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
 
 HERE = Path(__file__).parent
 # Nothing but this machine can be reached: a request to another host fails, and is reported too.
 ONLY_LOCAL = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"
 LOCAL = {"127.0.0.1", "localhost"}
+
+# Two browsers and their software GPUs share the machine's cores: a page may be held up for longer than the 5 s that
+# Playwright waits for what it expects. Only a test that fails waits this long.
+expect.set_options(timeout=30_000)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
