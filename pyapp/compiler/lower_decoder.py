@@ -15,7 +15,7 @@ from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
 from .graph import DTYPE_BYTES, Graph, Op, Tensor
-from .products import WORKGROUP, lanes_for, product
+from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key
 
 MIN_SPLIT = 64
 SPLIT_CHUNK = 64
@@ -79,14 +79,14 @@ def _cache_bytes(op: Op, graph: Graph) -> int:
     return DTYPE_BYTES[graph.tensors[op.inputs["kv"]].dtype]
 
 
-def lower_linear(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
+def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO_SHAPES) -> list[Dispatch]:
     weight = graph.tensors[op.inputs["weight"]]
     n_all, k = weight.shape
     x = graph.tensors[op.inputs["x"]]
     prologue, epilogue = op.attrs.get("prologue", ""), op.attrs.get("epilogue", "")
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
-    kernel = product(limits, weight, tokens)
+    kernel = product(limits, weight, tokens, shapes.get(product_key(weight, prologue, epilogue)))
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     pieces = pieces_of(weight, limits)
     if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):

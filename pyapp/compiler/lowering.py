@@ -3,33 +3,39 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 
 from ..errors import BadModel
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import FIGURES, Dispatch, Plan
 from . import lower_decoder, lower_vision, products
-from .graph import Graph
+from .graph import Graph, Op
 from .memory import plan_memory
 
 UNIFORM_ALIGNMENT = 256
 """Bytes: the largest that WebGPU lets a device ask of a uniform binding's offset."""
-LOWERINGS = {**lower_vision.LOWERINGS, **lower_decoder.LOWERINGS}
+Lowering = Callable[[Op, Graph, DeviceLimits], list[Dispatch]]
+LOWERINGS: dict[str, Lowering] = {**lower_vision.LOWERINGS, **lower_decoder.LOWERINGS}
 
 
-def lower(graph: Graph, limits: DeviceLimits, keep: Iterable[str] = ()) -> Plan:
-    """The plan of a (fused) graph for a device. ``keep`` as in ``memory.plan_memory``.
+def lower(
+    graph: Graph, limits: DeviceLimits, keep: Iterable[str] = (), shapes: products.Shapes = products.NO_SHAPES
+) -> Plan:
+    """The plan of a (fused) graph for a device. ``keep`` as in ``memory.plan_memory``; ``shapes``: of the products of
+    one token that are not to have the usual one.
 
     ``Plan.marks`` holds the index of each operation's first dispatch by the operation's name. Raises ``BadModel`` for a
     tensor that no binding of the device holds.
     """
     assert FIGURES not in graph.tensors, "the name of the constants"
+    lowerings: dict[str, Lowering] = {**LOWERINGS, "linear": partial(lower_decoder.lower_linear, shapes=shapes)}
     dispatches: list[Dispatch] = []
     marks: dict[str, int] = {}
     for op in graph.ops:
         marks[op.name] = len(dispatches)
-        dispatches += LOWERINGS[op.kind](op, graph, limits)
+        dispatches += lowerings[op.kind](op, graph, limits)
     _check_bindings(dispatches, graph, limits)
     dispatches, constants = _placed(dispatches)
     tile = products.token_tile(limits) if any(d.per_tile for d in dispatches) else 1

@@ -7,6 +7,7 @@ have ``linear.wgsl``, which needs neither.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
 from typing import Any
@@ -24,6 +25,22 @@ INPUT_TILE = 48
 """Blocks of inputs that ``matvec.wgsl`` has in workgroup memory at a time where it cannot have all of them."""
 MOST_LOADS = 64
 """Words of weights that an invocation of ``matvec.wgsl`` may have on their way at once: they take registers."""
+LANES, ROWS, WORKGROUPS = (4, 8, 16, 32), (1, 2, 4, 8), (64, 128, 256)
+"""What there is to choose from for ``matvec.wgsl``."""
+
+
+@dataclass(frozen=True)
+class VectorShape:
+    """How ``matvec.wgsl`` is cut: neighbouring invocations that share rows, rows they share, invocations in all."""
+
+    lanes: int
+    rows: int
+    workgroup: int
+
+
+Shapes = Mapping[str, VectorShape]
+"""Shapes by ``product_key``; a product that is not in it has its ``vector_shape``."""
+NO_SHAPES: Shapes = {}
 
 
 @dataclass(frozen=True)
@@ -36,13 +53,46 @@ class Product:
     tokens: int
 
 
-def product(limits: DeviceLimits, weight: Tensor, tokens: int) -> Product:
-    """The kernel for ``weight`` [N, K] times the inputs of so many tokens."""
+def product(limits: DeviceLimits, weight: Tensor, tokens: int, shape: VectorShape | None = None) -> Product:
+    """The kernel for ``weight`` [N, K] times the inputs of so many tokens.
+
+    ``shape``: of ``matvec.wgsl``, where that is the kernel and not its ``vector_shape`` is wanted.
+    """
     if tokens > 1 and not limits.software:
         return _matmul(tokens)
-    if limits.software or limits.subgroup < 4:
+    if not _has_matvec(limits):
         return _linear(limits, tokens)
-    return _matvec(limits, weight)
+    return _matvec(limits, weight, shape or vector_shape(limits, weight.shape[0]))
+
+
+def product_key(weight: Tensor, prologue: str, epilogue: str) -> str:
+    """The name of a product of one token in ``Shapes``: all that its time hangs on but the device."""
+    n, k = weight.shape
+    return f"{weight.fmt} {n}x{k} {prologue or 'plain'} {epilogue or 'store'}"
+
+
+def candidates(limits: DeviceLimits, weight: Tensor, epilogue: str) -> list[VectorShape]:
+    """The shapes that ``matvec.wgsl`` may have for ``weight`` [N, K]; none where a device takes another kernel."""
+    if not _has_matvec(limits):
+        return []
+    shapes = [VectorShape(lanes, rows, wg) for lanes in LANES for rows in ROWS for wg in WORKGROUPS]
+    return [shape for shape in shapes if _valid(limits, weight, epilogue, shape)]
+
+
+def _has_matvec(limits: DeviceLimits) -> bool:
+    return not limits.software and limits.subgroup >= 4
+
+
+def _valid(limits: DeviceLimits, weight: Tensor, epilogue: str, shape: VectorShape) -> bool:
+    n = weight.shape[0]
+    kernel = _matvec(limits, weight, shape)
+    return (
+        shape.lanes <= limits.subgroup
+        and shape.workgroup <= limits.max_invocations
+        and (shape.rows % 2 == 0 or epilogue not in ("silu_mul", "rope_cache"))  # whose rows go in pairs
+        and _tile_bytes(kernel.params["TILE"], shape.workgroup) <= limits.max_workgroup_storage
+        and ceil(n / kernel.rows) <= limits.max_workgroups
+    )
 
 
 def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
@@ -60,15 +110,15 @@ def simple_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
     return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
 
 
-def vector_shape(limits: DeviceLimits, rows: int) -> tuple[int, int, int]:
-    """(lanes that share rows, rows a lane, workgroup) for ``matvec.wgsl``.
+def vector_shape(limits: DeviceLimits, rows: int) -> VectorShape:
+    """The shape that a product of so many rows has unless it is told another.
 
     Measured on an H200 (``docs/performance.md``): few rows want many lanes each, the vocabulary's many rows want their
     inputs read less often.
     """
     if rows >= 16384:
-        return lanes_for(limits, 32), 8, 128
-    return lanes_for(limits), 2 if rows >= 2048 else 4, 128
+        return VectorShape(lanes_for(limits, 32), 8, 128)
+    return VectorShape(lanes_for(limits), 2 if rows >= 2048 else 4, 128)
 
 
 def _linear(limits: DeviceLimits, tokens: int) -> Product:
@@ -78,9 +128,9 @@ def _linear(limits: DeviceLimits, tokens: int) -> Product:
     return Product("linear", params, WORKGROUP // lanes * rows, tile)
 
 
-def _matvec(limits: DeviceLimits, weight: Tensor) -> Product:
-    n, k = weight.shape
-    lanes, rows, workgroup = vector_shape(limits, n)
+def _matvec(limits: DeviceLimits, weight: Tensor, shape: VectorShape) -> Product:
+    k = weight.shape[1]
+    lanes, rows, workgroup = shape.lanes, shape.rows, shape.workgroup
     blocks = k // 32
     trips = ceil(blocks / lanes)
     words = ceil(sum(row_sizes(weight.fmt, k)) / blocks / 4)

@@ -1,0 +1,80 @@
+"""Shapes of products of one token: which are valid, and that lowering takes what it is told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pyapp.compiler.graph import Graph, Tensor
+from pyapp.compiler.lowering import lower
+from pyapp.compiler.passes import fuse
+from pyapp.compiler.products import VectorShape, candidates, product_key, vector_shape
+from pyapp.gpu.limits import DeviceLimits
+from pyapp.models.decoder import build_graph, packed_shapes
+
+from .decoder_configs import QWEN25_15B
+
+GPU = DeviceLimits(max_binding=2 << 30, max_workgroup_storage=49152, subgroup=32, subgroup_max=32)
+HEAD = Tensor("head", (151936, 1536), "weight", fmt="q4")
+GATE_UP = Tensor("gate_up", (17920, 1536), "weight", fmt="q4")
+
+
+def step() -> Graph:
+    config = replace(QWEN25_15B, layers=2)
+    return fuse(build_graph(config, dict.fromkeys(packed_shapes(config), "q4"), tokens=1, context=256, splits=16))
+
+
+def test_lowering_takes_the_shapes_that_it_is_told() -> None:
+    graph = step()
+    weight = graph.tensors["layers.1.gate_up"]
+    usual, told = vector_shape(GPU, weight.shape[0]), VectorShape(8, 4, 64)
+    assert told != usual
+    key = product_key(weight, "rms_norm", "silu_mul")
+    plan, other = lower(graph, GPU), lower(graph, GPU, shapes={key: told})
+    changed = [(a, b) for a, b in zip(plan.dispatches, other.dispatches, strict=True) if a != b]
+    assert [a.operation for a, _ in changed] == ["layers.0.gate_up_out", "layers.1.gate_up_out"]
+    for before, after in changed:
+        params = dict(after.shader.params)
+        assert [params[name] for name in ("LANES", "LOG_LANES", "ROWS", "WG")] == [8, 3, 4, 64]
+        assert after.workgroups == (17920 // (64 // 8 * 4), 1, 1)
+        assert (after.bytes, after.flops, after.bindings) == (before.bytes, before.flops, before.bindings)
+    assert lower(graph, GPU, shapes={key: usual}) == plan
+
+
+def test_every_product_of_a_step_has_a_key_and_the_usual_shape_among_its_candidates() -> None:
+    graph = step()
+    keys = set()
+    for op in graph.ops:
+        if op.kind == "linear":
+            weight, epilogue = graph.tensors[op.inputs["weight"]], op.attrs.get("epilogue", "")
+            keys.add(product_key(weight, op.attrs.get("prologue", ""), epilogue))
+            assert vector_shape(GPU, weight.shape[0]) in candidates(GPU, weight, epilogue)
+    assert keys == {
+        "q4 2048x1536 rms_norm rope_cache",
+        "q4 1536x1536 attention_merge residual",
+        "q4 17920x1536 rms_norm silu_mul",
+        "q4 1536x8960 plain residual",
+        "q4 151936x1536 rms_norm store",
+    }
+
+
+def test_candidates_are_those_that_a_device_can_run() -> None:
+    assert len(candidates(GPU, GATE_UP, "store")) == 4 * 4 * 3
+    assert {shape.rows for shape in candidates(GPU, GATE_UP, "silu_mul")} == {2, 4, 8}  # gate and up in pairs
+    assert {shape.rows for shape in candidates(GPU, GATE_UP, "rope_cache")} == {2, 4, 8}
+    # Two rows a workgroup: the vocabulary has more of them than a dispatch has workgroups.
+    assert VectorShape(32, 1, 64) not in candidates(GPU, HEAD, "store")
+    assert VectorShape(32, 2, 64) in candidates(GPU, HEAD, "store")
+    assert {shape.lanes for shape in candidates(replace(GPU, subgroup=8), HEAD, "store")} == {4, 8}
+    small = candidates(replace(GPU, max_invocations=128), HEAD, "store")
+    assert {shape.workgroup for shape in small} == {64, 128}
+
+
+@pytest.mark.parametrize("limits", [replace(GPU, software=True), replace(GPU, subgroup=0)])
+def test_a_device_without_this_kernel_has_no_shapes_to_choose_from(limits: DeviceLimits) -> None:
+    assert candidates(limits, HEAD, "store") == []
+    graph = step()
+    assert lower(graph, limits, shapes={product_key(HEAD, "rms_norm", ""): VectorShape(8, 4, 64)}) == lower(
+        graph, limits
+    )
