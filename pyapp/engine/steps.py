@@ -12,8 +12,8 @@ from ..gpu.device import Device
 from ..gpu.plan import Plan
 from ..gpu.replay import Replay
 from ..gpu.residency import Residency
+from .bounds import Bounds, Spans
 
-Spans = tuple[tuple[int, int], ...]
 IN_FLIGHT = 2
 """Submits that may wait for the GPU while the next block is read: as many as the window has slots."""
 
@@ -36,8 +36,8 @@ class Steps(Protocol):
         ...
 
 
-class ResidentSteps:
-    """Everything is in place: one submit, nothing to wait for."""
+class EmulatedSteps:
+    """Everything is in place, on a device that no driver watches: one submit, nothing to wait for."""
 
     in_flight: int | None = None
 
@@ -49,6 +49,46 @@ class ResidentSteps:
         staging: Any = None,
     ) -> Any:  # fmt: skip
         return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging)
+
+
+class ResidentSteps:
+    """Everything is in place: one submit, or as many as ``Bounds`` wants of what takes long.
+
+    Of those two are on their way at most, so that whoever is cancelled has not queued the rest of a long prompt.
+    """
+
+    in_flight: int | None = None
+
+    def __init__(self, replay: Replay, device: Device) -> None:
+        self.replay = replay
+        self._device = device
+        self._bounds = Bounds(replay.plan)
+        self._flying: deque[Any] = deque()
+
+    async def run(
+        self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
+        staging: Any = None,
+    ) -> Any:  # fmt: skip
+        work = repeat * self._bounds.work(spans, tiles)
+        if work <= self._bounds.most(self.replay.pace):
+            measured = self._bounds.telling(work)
+            return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=measured)
+        for _ in range(repeat - 1):
+            await self._cut(spans, tiles, None, None)
+        return await self._cut(spans, tiles, copy, staging)
+
+    async def _cut(self, spans: Spans, tiles: int, copy: tuple[Any, int, int] | None, staging: Any) -> Any:
+        rest = spans
+        while True:
+            known = self.replay.pace
+            part, rest = self._bounds.cut(rest, tiles, self._bounds.most(known))
+            work = self._bounds.telling(self._bounds.work(part, tiles))
+            if not rest:
+                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging, work=work)
+            self.replay.submit(part, tiles=tiles, work=work)
+            self._flying.append(self._device.submitted())
+            while self._flying and (len(self._flying) >= IN_FLIGHT or not known):
+                await self._device.settled(self._flying.popleft())
 
 
 class StreamedSteps:
@@ -125,4 +165,4 @@ def steps_for(replay: Replay, device: Device, residency: Residency, model: str) 
     """How a model runs where its weights were placed."""
     if residency.sets[model].placement.streamed:
         return StreamedSteps(replay, device, residency, model)
-    return ResidentSteps(replay)
+    return EmulatedSteps(replay) if device.limits.software else ResidentSteps(replay, device)

@@ -100,6 +100,12 @@ class Plan:
     constants: bytes = b""
     """What ``FIGURES`` holds; written once."""
 
+    @property
+    def full_tiles(self) -> int:
+        """Token tiles of the widest chunk."""
+        tokens = max((d.workgroups[1] for d in self.dispatches if d.per_tile), default=1)
+        return max(1, tokens // max(1, self.tile))
+
     def rows(self) -> list[dict[str, Any]]:
         """The printable table of what runs: operation, kernel, dispatches, bytes, flops."""
         return [

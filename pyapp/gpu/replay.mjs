@@ -10,7 +10,20 @@ const PIPELINE = 0, GROUP = 1, X = 2, Y = 3, Z = 4, PER_TILE = 5, WIDTH = 6;
  * @param {Int32Array} table  rows of [pipeline, group, x, y, z, y per token tile or 0]
  */
 export function record(device, pipelines, groups, table) {
-  return { device, pipelines, groups: [...groups], table: Int32Array.from(table) };
+  return { device, pipelines, groups: [...groups], table: Int32Array.from(table), pace: 0 };
+}
+
+/** When each device was last seen to have finished something: submits end in order, so the next began no sooner. */
+const lastDone = new WeakMap();
+
+/** Notes in `recorded.pace` how many seconds a unit of `work` takes, once `done`. */
+function measure(recorded, work, done) {
+  const began = performance.now();
+  done.then(() => {
+    const now = performance.now();
+    recorded.pace = (now - Math.max(began, lastDone.get(recorded.device) ?? 0)) / 1000 / work;
+    lastDone.set(recorded.device, now);
+  }, () => {});
 }
 
 function encode(pass, recorded, from, to, tiles) {
@@ -47,9 +60,10 @@ async function take(staging, size) {
 /**
  * Submits spans of the plan, `repeat` times over in one pass, then a copy of [source, offset, size] to `staging`.
  * @param {Int32Array} spans  pairs of [from, to) rows
+ * @param {number} work  units of work in all of it, to be measured; 0: not to be
  * @returns {Promise<Uint8Array> | undefined}  the copied bytes, once the GPU is done; nothing without a staging buffer
  */
-export function submit(recorded, spans, tiles, repeat, source, offset, size, staging) {
+export function submit(recorded, spans, tiles, repeat, source, offset, size, staging, work) {
   const encoder = recorded.device.createCommandEncoder();
   const pass = encoder.beginComputePass();
   for (let i = 0; i < repeat; i++) {
@@ -58,7 +72,9 @@ export function submit(recorded, spans, tiles, repeat, source, offset, size, sta
   pass.end();
   if (staging) encoder.copyBufferToBuffer(source, offset, staging, 0, size);
   recorded.device.queue.submit([encoder.finish()]);
-  return staging ? quiet(take(staging, size)) : undefined;
+  const copied = staging ? quiet(take(staging, size)) : undefined;
+  if (work) measure(recorded, work, copied ?? recorded.device.queue.onSubmittedWorkDone());
+  return copied;
 }
 
 /** Copies a range of a buffer out, without running anything. */

@@ -28,13 +28,12 @@ class Replay:
         pipelines: list[Any] = []
         index: dict[Any, int] = {}
         table = np.zeros((len(plan.dispatches), 6), np.int32)
-        full_tiles = max((d.workgroups[1] for d in plan.dispatches if d.per_tile), default=1) // max(1, plan.tile)
         for row, dispatch in enumerate(plan.dispatches):
             if dispatch.shader not in index:
                 index[dispatch.shader] = len(pipelines)
                 pipelines.append(kernels.pipeline(dispatch))
             x, y, z = dispatch.workgroups
-            table[row] = (index[dispatch.shader], row, x, y, z, y // max(1, full_tiles) if dispatch.per_tile else 0)
+            table[row] = (index[dispatch.shader], row, x, y, z, y // plan.full_tiles if dispatch.per_tile else 0)
         groups = [self._group(dispatch, kernels, resolve) for dispatch in plan.dispatches]
         from pyodide.ffi import to_js
 
@@ -53,17 +52,25 @@ class Replay:
 
     def submit(
         self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,
-        copy: tuple[Any, int, int] | None = None, staging: Any = None,
+        copy: tuple[Any, int, int] | None = None, staging: Any = None, work: float = 0.0,
     ) -> Any:  # fmt: skip
         """Submits ``spans`` of the plan ([from, to) rows), ``repeat`` times over, then a copy of ``copy`` (buffer,
         offset, bytes) to ``staging``. Returns a JavaScript promise of those bytes, or None without a copy.
+
+        ``work``: how much that is, in units of the caller's; above 0 it is measured (``pace``).
         """
         if spans not in self._spans:
             from pyodide.ffi import to_js
 
             self._spans[spans] = to_js([edge for span in spans for edge in span])
         buffer, offset, size = copy or (None, 0, 0)
-        return self._js.submit(self._recorded, self._spans[spans], tiles, repeat, buffer, offset, size, staging)
+        spans_js = self._spans[spans]
+        return self._js.submit(self._recorded, spans_js, tiles, repeat, buffer, offset, size, staging, work)
+
+    @property
+    def pace(self) -> float:
+        """Seconds that a unit of work took when a submit was last measured; 0 where none has been."""
+        return float(self._recorded.pace)
 
 
 async def arrived(device: Device, promise: Any, doing: str) -> bytes:
