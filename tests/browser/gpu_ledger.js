@@ -8,6 +8,8 @@
     destroyedBytes: 0,
     destroyedDevices: 0,
     submits: 0,
+    readBacks: 0,
+    waits: 0, // for the queue to be done
     writes: 0,
     writtenBytes: 0,
     dispatches: 0,
@@ -48,6 +50,8 @@
     promise.then(listen, () => {});
   });
   wrap(GPUQueue, "submit", () => { ledger.submits += 1; });
+  wrap(GPUQueue, "onSubmittedWorkDone", () => { ledger.waits += 1; });
+  wrap(GPUBuffer, "mapAsync", () => { ledger.readBacks += 1; });
   wrap(GPUQueue, "writeBuffer", (queue, [, , data]) => {
     ledger.writes += 1;
     ledger.writtenBytes += data.byteLength;
