@@ -80,7 +80,7 @@ class Door:
                 self._run(ident, self._close())
 
     def _send(self, attachment: Any = None, **message: Any) -> None:
-        line = json.dumps(message, allow_nan=False, default=_plain)
+        line = _ENCODER.encode(message)
         if attachment is None:
             self._post(line)
         else:
@@ -200,6 +200,9 @@ def _error(error: Exception) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """NumPy's numbers as Python's; anything else in ``details`` as its text."""
     return value.item() if hasattr(value, "item") and getattr(value, "ndim", 0) == 0 else str(value)
+
+
+_ENCODER = json.JSONEncoder(allow_nan=False, default=_plain)  # json.dumps would make one for every token
 
 
 def _bytes(attachment: Any) -> Any:

@@ -46,6 +46,7 @@ const RULES = {
   site: orNull(text(/^[A-Za-z0-9_-]{8,128}$/, "a site key of 8 to 128 letters, digits, - or _")),
   ancestor: orNull(text(/^https?:\/\/[A-Za-z0-9._:[\]-]+$/, "an origin such as https://shop.example")),
   cloudWhileLoading: [(value) => typeof value === "boolean", "true or false"],
+  tune: [(value) => typeof value === "boolean", "true or false"],
   telemetry: orNull(text(/\S/, "the URL that takes records of texts")),
   onProgress: [(value) => typeof value === "function", "a function"],
   onTelemetry: [(value) => typeof value === "function", "a function"],

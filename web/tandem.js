@@ -56,7 +56,7 @@ const PICTURE = 224 * 224 * 3;
  *   limits?: null | {maxBufferSize?: number, maxStorageBufferBindingSize?: number}, contextPressure?: number | null,
  *   stallSeconds?: number | null,
  *   site?: string | null, ancestor?: string | null,
- *   cloudWhileLoading?: boolean,
+ *   cloudWhileLoading?: boolean, tune?: boolean,
  *   telemetry?: string | null, onTelemetry?: (record: TextRecord) => void,
  *   onProgress?: (report: {stage: string, loaded: number, total: number | null}) => void}} [options]
  *   `model` is the name of a model of this site or the URL of a .gguf file.
@@ -71,6 +71,7 @@ const PICTURE = 224 * 224 * 3;
  *   shop's page.
  *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
  *   until the models are loaded the cloud writes, and photos are looked at on the CPU. False: when the device is ready.
+ *   `tune` (true): the first start on a GPU tries which shapes of the kernels are the fastest, for 0.3 s at most.
  *   `telemetry` (null): an address that gets the records of texts, a few at a time; not with `only_on_device`.
  *   `onTelemetry` hears of each text at its end: figures only.
  * @returns {Promise<Client>}

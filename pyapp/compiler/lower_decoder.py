@@ -15,7 +15,7 @@ from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
 from .graph import DTYPE_BYTES, Graph, Op, Tensor
-from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key
+from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key, usable
 
 MIN_SPLIT = 64
 SPLIT_CHUNK = 64
@@ -86,7 +86,8 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
     prologue, epilogue = op.attrs.get("prologue", ""), op.attrs.get("epilogue", "")
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
-    kernel = product(limits, weight, tokens, shapes.get(product_key(weight, prologue, epilogue)))
+    told = shapes.get(product_key(weight, prologue, epilogue))
+    kernel = product(limits, weight, tokens, told if told and usable(limits, weight, epilogue, told) else None)
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     pieces = pieces_of(weight, limits)
     if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):

@@ -76,14 +76,15 @@ def candidates(limits: DeviceLimits, weight: Tensor, epilogue: str) -> list[Vect
     if not _has_matvec(limits):
         return []
     shapes = [VectorShape(lanes, rows, wg) for lanes in LANES for rows in ROWS for wg in WORKGROUPS]
-    return [shape for shape in shapes if _valid(limits, weight, epilogue, shape)]
+    return [shape for shape in shapes if usable(limits, weight, epilogue, shape)]
 
 
 def _has_matvec(limits: DeviceLimits) -> bool:
     return not limits.software and limits.subgroup >= 4
 
 
-def _valid(limits: DeviceLimits, weight: Tensor, epilogue: str, shape: VectorShape) -> bool:
+def usable(limits: DeviceLimits, weight: Tensor, epilogue: str, shape: VectorShape) -> bool:
+    """Whether ``matvec.wgsl`` can have the shape for ``weight`` [N, K] on a device that runs it."""
     n = weight.shape[0]
     kernel = _matvec(limits, weight, shape)
     return (

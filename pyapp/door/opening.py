@@ -164,6 +164,7 @@ class Opener:
             limits=self._options.limits,
             stream_below=self._options.stream_below,
             verdicts=self._verdicts.on(self.probe.adapter),
+            shapes=self._verdicts.shapes_on(self.probe.adapter) if self._options.tune else None,
         )
         # There is no engine yet that could be closed: who makes it is broken off, and gives back what it has taken.
         async with Watch(

@@ -137,6 +137,7 @@ class ClientOptions:
     site: str | None = None
     ancestor: str | None = None
     cloud_while_loading: bool = True
+    tune: bool = True
     telemetry: str | None = None
 
     @classmethod
@@ -183,6 +184,7 @@ class ClientOptions:
                 spell("ancestor"), full["ancestor"], _ORIGIN.fullmatch, "an origin such as https://shop.example"
             ),
             cloud_while_loading=flag(spell("cloud_while_loading"), full["cloud_while_loading"]),
+            tune=flag(spell("tune"), full["tune"]),
             telemetry=telemetry,
         )
 

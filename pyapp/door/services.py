@@ -66,8 +66,8 @@ class Services:
     ensure_model: Callable[[str, Progress], Awaitable[Any]]
     """``ensure_model(url, progress)`` -> ``weights.store.StoredModel``."""
     create_engine: Callable[..., Awaitable[Any]]
-    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=, verdicts=)`` ->
-    ``engine.Engine``; budget in bytes."""
+    """``create_engine(adapter=, budget=, language=, vision=, progress=, limits=, stream_below=, verdicts=,
+    shapes=)`` -> ``engine.Engine``; budget in bytes."""
     cloud_side: Callable[[str, Shop | None], Side]
     """``cloud_side(url, shop)``; ``shop`` is None where no site key was given."""
     decode_image: Callable[[Any], Awaitable[tuple[Any, int, int]]]

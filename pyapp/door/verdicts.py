@@ -1,9 +1,10 @@
-"""What checks of the kernels found on earlier visits, so that one is not made on each.
+"""What was found out about the kernels on earlier visits, so that it is not found out on each: which are right, and in
+which shapes they are fastest.
 
 A verdict counts for an adapter, a browser, a version of ours and a set of kernels (formats and limits of the device
 with them), for a week, and only as long as the device works: one that has failed is checked again, be it rebuilt on
 this visit or opened on the next. After a loss a driver is least to be trusted, and a check takes a fraction of a
-rebuild.
+rebuild. The shapes go with the verdicts: where a device fails, they may be why.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Any
 
 from pyapp.door.machine import note_name
 from pyapp.door.services import Services
@@ -35,20 +37,29 @@ class Verdicts:
         """What the engine that is opened on ``adapter`` (its name) is handed."""
         return VerdictsOnAdapter(self, lambda kernels: note_name("kernels", self._services, adapter, kernels))
 
-    async def passed(self, name: str) -> bool:
+    def shapes_on(self, adapter: str) -> ShapesOnAdapter:
+        """The same, for the shapes."""
+        return ShapesOnAdapter(self, note_name("shapes", self._services, adapter))
+
+    async def load(self, name: str) -> Any:
+        """A note, on which this client relies from now on; None where there is none."""
         await self.settle()
-        try:
-            when = await self._notes.load(name)
-        except Exception:
-            log.exception("earlier checks of the kernels cannot be read")
-            return False
         self._relied_on.add(name)
+        try:
+            return await self._notes.load(name)
+        except Exception:
+            log.exception("what was found out about the kernels cannot be read")
+            return None
+
+    async def passed(self, name: str) -> bool:
+        when = await self.load(name)
         # One from the future is of a clock that has been put back: nobody knows how old it is.
         return isinstance(when, int | float) and 0 <= self._clock() - when < KEPT_SECONDS
 
-    async def keep(self, name: str) -> None:
+    async def keep(self, name: str, value: Any = None) -> None:
+        """Keeps ``value``, or that the kernels were right just now."""
         self._relied_on.add(name)
-        await self._save(name, self._clock())
+        await self._save(name, self._clock() if value is None else value)
 
     def forget(self) -> None:
         """The device has failed: what is known of its kernels no longer counts."""
@@ -63,11 +74,11 @@ class Verdicts:
         if self._forgetting:
             await asyncio.wait(self._forgetting)
 
-    async def _save(self, name: str, when: float | None) -> None:
+    async def _save(self, name: str, value: Any) -> None:
         try:
-            await self._notes.save(name, when)
+            await self._notes.save(name, value)
         except Exception:
-            log.exception("a check of the kernels cannot be kept")
+            log.exception("what was found out about the kernels cannot be kept")
 
 
 class VerdictsOnAdapter:
@@ -82,3 +93,17 @@ class VerdictsOnAdapter:
 
     async def keep(self, kernels: str) -> None:
         await self._verdicts.keep(self._name(kernels))
+
+
+class ShapesOnAdapter:
+    """See ``engine.tuner.ShapeNotes``."""
+
+    def __init__(self, verdicts: Verdicts, name: str) -> None:
+        self._verdicts = verdicts
+        self._name = name
+
+    async def load(self) -> Any:
+        return await self._verdicts.load(self._name)
+
+    async def keep(self, value: dict[str, list[int]]) -> None:
+        await self._verdicts.keep(self._name, value)

@@ -30,6 +30,8 @@ from .language import LanguageModel, LanguageRunner
 from .loading import load
 from .profile import profile
 from .selfcheck import Verdicts
+from .tuner import ShapeNotes
+from .tuning import Tuning
 from .vision import VisionModel, VisionRunner
 
 TURN_SECONDS = 60.0
@@ -67,6 +69,7 @@ class Engine:
     async def create(
         cls, *, adapter: Probe | str, budget: int, language: Any | None, vision: Any | None, progress: Progress,
         limits: Mapping[str, int] | None = None, stream_below: float = 1.0, verdicts: Verdicts | None = None,
+        shapes: ShapeNotes | None = None,
     ) -> Engine:  # fmt: skip
         """Opens the device, takes the pool, uploads the weights, compiles the kernels and checks what they compute.
 
@@ -80,6 +83,7 @@ class Engine:
             limits: ``maxBufferSize`` and ``maxStorageBufferBindingSize`` (bytes) to keep to below the adapter's.
             stream_below: as in ``sizing.size_pool``.
             verdicts: kernels that need no check, since they have passed one lately.
+            shapes: which shapes were the fastest at an earlier start; None leaves the usual ones and tries no others.
 
         Raises: NoDevice, OutOfMemory, BadModel, BadWeights, DeviceLost. What was taken is given back first.
         """
@@ -89,7 +93,7 @@ class Engine:
         vision_model = await VisionModel.open(vision) if vision else None
         text = _text_of(language_model) if language_model else None
         engine = await cls.of_models(
-            found, budget, language_model, vision_model, progress, limits, stream_below, verdicts
+            found, budget, language_model, vision_model, progress, limits, stream_below, verdicts, shapes
         )
         if text:
             engine.tokenizer, engine.chat = text
@@ -99,15 +103,18 @@ class Engine:
     async def of_models(
         cls, found: Probe, budget: int, language: LanguageModel | None, vision: VisionModel | None, progress: Progress,
         limits: Mapping[str, int] | None = None, stream_below: float = 1.0, verdicts: Verdicts | None = None,
+        shapes: ShapeNotes | None = None,
     ) -> Engine:  # fmt: skip
         """``create`` for models that are open already. Such an engine knows ids only: it has no ``tokenizer`` and no
         ``chat``, and ``generate`` must be told where a text ends.
         """
         engine = cls(await Device.open(found, limits), budget)
         try:
+            tuning = Tuning(shapes, language) if shapes and language else None
             loaded = await load(
-                engine.device, engine.pool, engine.residency, engine.kernels, language, vision, progress, stream_below
-            )
+                engine.device, engine.pool, engine.residency, engine.kernels, language, vision, progress, stream_below,
+                tuning,
+            )  # fmt: skip
             if loaded.language:
                 check = partial(progress, "check")
                 engine.checked = await selfcheck.vouch(loaded.language, verdicts, check)

@@ -11,7 +11,7 @@ import numpy as np
 from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph
 from ..compiler.lowering import lower
 from ..compiler.passes import decoder_passes, fuse
-from ..compiler.products import token_tile
+from ..compiler.products import NO_SHAPES, Shapes, token_tile
 from ..errors import ContextFull
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
@@ -57,7 +57,10 @@ class LanguageModel:
         self._blocks = recipes_by_block(self.config, file.tensors)
         self.layout: PackLayout = plan_layout(self._blocks)
         self.formats = matrix_formats(self._blocks)
-        self._lowered: dict[Any, tuple[tuple[Graph, Graph], tuple[Plan, Plan]]] = {}
+        self.shapes: Shapes = NO_SHAPES
+        """Of the products of one token, for plans asked for from now on."""
+        self._graphs: dict[Any, tuple[Graph, Graph]] = {}
+        self._plans: dict[Any, tuple[Plan, Plan]] = {}
 
     def weights(self, limits: DeviceLimits) -> Weights:
         """The blocks that the weights move in on a device. The vectors and the embedding are read all over a step."""
@@ -92,19 +95,18 @@ class LanguageModel:
 
     def plans(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype = "f32") -> tuple[Plan, Plan]:
         """(decode, prefill) plans for a cache of ``context`` positions, over weights that lie in ``pieces`` (those not
-        named: together). Kept: whoever sizes the pool asks before and after."""
-        return self._graphs_and_plans(limits, context, pieces, kv)[1]
+        named: together), in the present ``shapes``. Kept: whoever sizes the pool asks before and after."""
+        key = (*_key(limits, context, pieces, kv), tuple(sorted(self.shapes.items())))
+        if key not in self._plans:
+            decode, prefill = self.graphs(limits, context, pieces, kv)
+            self._plans[key] = lower(decode, limits, shapes=self.shapes), lower(prefill, limits, shapes=self.shapes)
+        return self._plans[key]
 
     def graphs(self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype) -> tuple[Graph, Graph]:
         """The fused graphs that ``plans`` of the same arguments carries out."""
-        return self._graphs_and_plans(limits, context, pieces, kv)[0]
-
-    def _graphs_and_plans(
-        self, limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype
-    ) -> tuple[tuple[Graph, Graph], tuple[Plan, Plan]]:
-        cut = {tensor: runs for tensor, runs in pieces.items() if len(runs) > 1}
-        key = (limits, context, tuple(sorted(cut.items())), kv)
-        if key not in self._lowered:
+        key = _key(limits, context, pieces, kv)
+        if key not in self._graphs:
+            cut = _cut(pieces)
 
             def fused(tokens: int, splits: int) -> Graph:
                 graph = build_graph(
@@ -112,9 +114,16 @@ class LanguageModel:
                 )
                 return fuse(graph, decoder_passes(limits))
 
-            graphs = fused(1, SPLITS), fused(chunk_of(self.config, context, limits), 1)
-            self._lowered[key] = graphs, (lower(graphs[0], limits), lower(graphs[1], limits))
-        return self._lowered[key]
+            self._graphs[key] = fused(1, SPLITS), fused(chunk_of(self.config, context, limits), 1)
+        return self._graphs[key]
+
+
+def _cut(pieces: Pieces) -> Pieces:
+    return {tensor: runs for tensor, runs in pieces.items() if len(runs) > 1}
+
+
+def _key(limits: DeviceLimits, context: int, pieces: Pieces, kv: CacheDtype) -> tuple[Any, ...]:
+    return limits, context, tuple(sorted(_cut(pieces).items())), kv
 
 
 class LanguageRunner:
@@ -160,8 +169,24 @@ class LanguageRunner:
         self.prefill = self._steps(kernels, self.prefill_plan)
 
     def _steps(self, kernels: Kernels, plan: Plan) -> Steps:
-        replay = Replay(self.device, kernels, plan, lambda binding: self._resolve(plan, binding))
-        return steps_for(replay, self.device, self._residency, NAME)
+        return steps_for(self.bound(kernels, plan), self.device, self._residency, NAME)
+
+    def bound(self, kernels: Kernels, plan: Plan) -> Replay:
+        """Rows of one of the plans, bound where that one is."""
+        return Replay(self.device, kernels, plan, lambda binding: self._resolve(plan, binding))
+
+    async def rebuild(self, kernels: Kernels, shapes: Shapes) -> None:
+        """Runs its products in other shapes from now on. Raises ``NoDevice``, and all is as before, where the driver
+        refuses a kernel."""
+        before, self.model.shapes = self.model.shapes, shapes
+        plans = self.model.plans(self.device.limits, self.context, self._pieces, self.kv)
+        try:
+            await kernels.prepare(dispatch for plan in plans for dispatch in plan.dispatches)
+        except BaseException:
+            self.model.shapes = before
+            raise
+        self.decode_plan, self.prefill_plan = plans
+        self.build(kernels)
 
     def _resolve(self, plan: Plan, b: Binding) -> tuple[Any, int, int]:
         if b.tensor == "state":
@@ -277,8 +302,11 @@ class LanguageRunner:
 
     def graphs(self) -> tuple[Graph, Graph]:
         """What ``decode_plan`` and ``prefill_plan`` carry out."""
-        pieces = self.weights.placement.pieces(self.weights.blocks)
-        return self.model.graphs(self.device.limits, self.context, pieces, self.kv)
+        return self.model.graphs(self.device.limits, self.context, self._pieces, self.kv)
+
+    @property
+    def _pieces(self) -> Pieces:
+        return self.weights.placement.pieces(self.weights.blocks)
 
     @property
     def weights(self) -> WeightSet:

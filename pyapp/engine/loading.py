@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ..compiler.graph import Graph
 from ..errors import BadModel, OutOfMemory
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
@@ -21,6 +22,7 @@ from . import vision as vision_module
 from .assets import Progress
 from .language import LanguageModel, LanguageRunner
 from .sizing import Need, Sizing, Weights, size_pool
+from .tuning import Tuning
 from .vision import VisionModel, VisionRunner
 
 log = logging.getLogger(__name__)
@@ -50,16 +52,23 @@ class Sized:
     language: tuple[Plan, Plan] | None
     vision: Plan | None
 
+    def graph(self, language: LanguageModel, limits: DeviceLimits) -> Graph:
+        """What the plan of a step carries out."""
+        pieces = self.sizing.placements[0].pieces(self.need.weights[0].blocks)
+        return language.graphs(limits, self.sizing.context, pieces, self.sizing.kv)[0]
+
 
 async def load(
     device: Device, pool: Pool, residency: Residency, kernels: Kernels, language: LanguageModel | None,
-    vision: VisionModel | None, progress: Progress, stream_below: float = 1.0,
+    vision: VisionModel | None, progress: Progress, stream_below: float = 1.0, tuning: Tuning | None = None,
 ) -> Loaded:  # fmt: skip
     """See ``Engine.create``. A vision model that the device's bindings cannot hold is left out where there is a
     language model as well. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost."""
     vision_plan = _vision_plan(device, language, vision)
     if vision_plan is None:
         vision = None
+    if tuning:
+        await tuning.recall()
     sized = await take_pool(device, pool, language, vision, vision_plan, stream_below)
     region = pool.take("workspace", sized.need.activations, "activations", "activations")
     assert region is not None, "the pool was sized for it"
@@ -70,6 +79,8 @@ async def load(
             lambda done, total: progress("shaders", done, total),
         )
     )
+    if tuning and language and sized.language and not sized.sizing.placements[0].streamed:
+        tuning.begin(sized.graph(language, device.limits), sized.language[0], device, kernels)
     writer: LanguageRunner | None = None
     looker: VisionRunner | None = None
     try:
@@ -92,9 +103,13 @@ async def load(
         for runner in (looker, writer):
             if runner:
                 runner.build(kernels)
+        if tuning and writer:
+            await tuning.apply(writer, kernels)
     finally:
         compiling.cancel()
         await asyncio.gather(compiling, return_exceptions=True)
+        if tuning:
+            await tuning.stop()
     for _, model in named:
         # The packed blob is kept, so of the download only the file's head is needed from now on.
         await model.stored.release_chunks(model.file.data_offset)

@@ -39,6 +39,11 @@ class Kernels:
         """The compiled pipeline. KeyError when ``prepare`` has not seen the dispatch: nothing is compiled late."""
         return self._pipelines[dispatch.shader]
 
+    def discard(self, shaders: Iterable[Shader]) -> None:
+        """Lets go of pipelines that nothing will run any more."""
+        for shader in shaders:
+            self._pipelines.pop(shader, None)
+
     @property
     def count(self) -> int:
         return len(self._pipelines)

@@ -27,6 +27,9 @@ DISGUISE = """
 """
 """Before the worker's script: makes SwiftShader look like a real GPU, which ``adapter="auto"`` takes."""
 
+LEDGER = (DATA.parent / "browser" / "gpu_ledger.js").read_text(encoding="utf-8")
+"""Before the worker's script: counts what is made, destroyed and run on the GPU, in ``gpuLedger``."""
+
 _HARNESS = """async () => {
   const { createClient, TandemError } = await import("/tandem.js");
   const base64 = (bytes) => {

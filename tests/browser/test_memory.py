@@ -14,9 +14,8 @@ import pytest_asyncio
 from playwright.async_api import Browser, Page
 
 from pyapp.setup.worker_script import put_before_worker
-from tests.browser.door import DATA, Door, door_in
+from tests.browser.door import DATA, LEDGER, Door, door_in
 
-LEDGER = (DATA.parent / "browser" / "gpu_ledger.js").read_text()
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
 POOL = 100 << 20
 PROMPT = [1, 2, 3, 4, 5]

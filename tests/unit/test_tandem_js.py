@@ -208,7 +208,7 @@ OPTIONS: list[Any] = [
     ),
     *({"ancestor": origin} for origin in (None, "https://a.example", "http://[::1]:8000", "https://xn--a.example")),
     *({"ancestor": origin} for origin in ("https://a.example/", "a.example", "null", "ftp://a", "", "https://a b", 5)),
-    *({"cloudWhileLoading": value} for value in (True, False, None, 1, "true")),
+    *({name: value} for name in ("cloudWhileLoading", "tune") for value in (True, False, None, 1, "true")),
     *({"telemetry": url} for url in (None, "", " ", 5, "report", "https://h/x")),
     {"telemetry": "/x", "mode": "only_on_device"},
     {"telemetry": None, "mode": "only_on_device"},

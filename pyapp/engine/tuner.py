@@ -1,0 +1,230 @@
+"""Which shape of ``matvec.wgsl`` is the fastest here: tried on the device at the first start, and kept for later ones.
+
+Every product of one token is tried over all layers, so that its weights come from memory as in a step, in a few shapes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from ..compiler.graph import Graph, Op
+from ..compiler.lower_decoder import lower_linear
+from ..compiler.products import (
+    LANES,
+    ROWS,
+    WORKGROUPS,
+    Shapes,
+    VectorShape,
+    candidates,
+    product_key,
+    vector_shape,
+)  # fmt: skip
+from ..gpu.device import Device
+from ..gpu.kernels import Kernels
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Dispatch, Plan, Shader
+from ..gpu.replay import Replay
+from .language import LanguageRunner
+
+log = logging.getLogger(__name__)
+
+TRIED = (
+    VectorShape(32, 8, 128), VectorShape(32, 4, 128), VectorShape(16, 4, 128), VectorShape(16, 2, 128),
+    VectorShape(16, 4, 64), VectorShape(8, 4, 128), VectorShape(8, 2, 64), VectorShape(4, 4, 64), VectorShape(4, 2, 64),
+    VectorShape(4, 1, 64),
+)  # fmt: skip
+"""Beside the usual one, those with as many lanes as the smallest subgroup, a half and a quarter of it."""
+MOST_SECONDS = 0.3
+"""For all trials together; what is not reached keeps its usual shape."""
+TRIAL_SECONDS = 0.003
+"""GPU time of a trial: a few times what the way there and back varies by."""
+POSITION = 128
+"""Where in the cache the trials write; it is cleared behind them."""
+WORTH = 0.97
+"""A shape must take less than this share of the usual one's time."""
+
+
+class ShapeNotes(Protocol):
+    """Where what was chosen on an adapter is kept. Never raises."""
+
+    async def load(self) -> Any:
+        """What ``keep`` was given at an earlier start; anything else, where that cannot be had."""
+        ...
+
+    async def keep(self, value: dict[str, list[int]]) -> None: ...
+
+
+def trials(graph: Graph, limits: DeviceLimits) -> dict[str, list[VectorShape]]:
+    """The shapes to try for each product of one token in a (fused) graph of a step, by ``product_key``; the usual one
+    first. Products that a device has another kernel for are not in it."""
+    found: dict[str, list[VectorShape]] = {}
+    for op in graph.ops:
+        key = _key(op, graph)
+        if key is None or key in found:
+            continue
+        weight = graph.tensors[op.inputs["weight"]]
+        usual = vector_shape(limits, weight.shape[0])
+        possible = candidates(limits, weight, op.attrs.get("epilogue", ""))
+        others = [s for s in TRIED if s in possible and s != usual and s.lanes >= limits.subgroup // 4]
+        if others:
+            found[key] = [usual, *others]
+    return found
+
+
+def read(kept: Any) -> dict[str, VectorShape]:
+    """The shapes of a note: of what makes no sense, none. One that a device cannot run is left out by lowering."""
+    shapes = {}
+    for key, figures in kept.items() if isinstance(kept, dict) else ():
+        match figures:
+            case [int(lanes), int(rows), int(workgroup)] if lanes in LANES and rows in ROWS and workgroup in WORKGROUPS:
+                shapes[str(key)] = VectorShape(lanes, rows, workgroup)
+    return shapes
+
+
+def written(shapes: Shapes) -> dict[str, list[int]]:
+    """``shapes`` as a note."""
+    return {key: [shape.lanes, shape.rows, shape.workgroup] for key, shape in shapes.items()}
+
+
+@dataclass(frozen=True)
+class Round:
+    """A plan of the products alone, each in one of its shapes, with the rows [from, to) of each product."""
+
+    plan: Plan
+    spans: Mapping[str, tuple[int, int]]
+    shapes: Shapes
+
+
+def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, list[VectorShape]]) -> list[Round]:
+    """As many plans as the product with the most shapes has: the n-th has everybody's n-th shape. ``plan``: of
+    ``graph``, in the usual shapes."""
+    ops: dict[str, list[Op]] = {key: [] for key in tried}
+    for op in graph.ops:
+        if (key := _key(op, graph)) in ops:
+            ops[key].append(op)
+    rows: dict[str, list[Dispatch]] = {}
+    for dispatch in plan.dispatches:
+        rows.setdefault(dispatch.operation, []).append(dispatch)
+    out = []
+    for number in range(max(map(len, tried.values()), default=0)):
+        shapes = {key: shapes[number] for key, shapes in tried.items() if number < len(shapes)}
+        dispatches: list[Dispatch] = []
+        spans = {}
+        for key, shape in shapes.items():
+            start = len(dispatches)
+            dispatches += _in_shape(ops[key], rows, graph, limits, {key: shape})
+            spans[key] = start, len(dispatches)
+        out.append(Round(replace(plan, dispatches=tuple(dispatches), marks={}), spans, shapes))
+    return out
+
+
+def _key(op: Op, graph: Graph) -> str | None:
+    if op.kind != "linear":
+        return None
+    weight = graph.tensors[op.inputs["weight"]]
+    return product_key(weight, op.attrs.get("prologue", ""), op.attrs.get("epilogue", ""))
+
+
+def _in_shape(
+    ops: Iterable[Op], rows: Mapping[str, list[Dispatch]], graph: Graph, limits: DeviceLimits, shapes: Shapes
+) -> list[Dispatch]:
+    """The rows of ``ops`` in another shape. Layers differ in what they bind only, so one of them is lowered."""
+    lowered: dict[tuple[Shader, ...], list[Dispatch]] = {}
+    out = []
+    for op in ops:
+        usual = rows[op.name]
+        alike = tuple(dispatch.shader for dispatch in usual)
+        if alike not in lowered:
+            lowered[alike] = lower_linear(op, graph, limits, shapes=shapes)
+        for row, other in zip(usual, lowered[alike], strict=True):
+            out.append(replace(row, shader=other.shader, workgroups=other.workgroups))
+    return out
+
+
+class Tuner:
+    """The trials of one model on one device: ``prepare`` while its weights arrive, ``choose`` once they are there."""
+
+    def __init__(
+        self, graph: Graph, plan: Plan, device: Device, kernels: Kernels, tried: Mapping[str, list[VectorShape]],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:  # fmt: skip
+        """``graph`` and ``plan``: of a step, in the usual shapes; ``tried``: its ``trials``."""
+        self._device = device
+        self._kernels = kernels
+        self._clock = clock
+        self._tried = tried
+        self._rounds = rounds(graph, plan, device.limits, tried)
+
+    async def prepare(self) -> None:
+        """Compiles the kernels of all trials. Raises ``NoDevice`` where the driver refuses one."""
+        await self._kernels.prepare(dispatch for each in self._rounds for dispatch in each.plan.dispatches)
+
+    @property
+    def shaders(self) -> set[Shader]:
+        """The kernels of all trials."""
+        return {dispatch.shader for each in self._rounds for dispatch in each.plan.dispatches}
+
+    async def choose(self, runner: LanguageRunner) -> dict[str, VectorShape]:
+        """The best shape of every product, for a model that is bound to the pool: its weights are resident, and nothing
+        of the workspace is in use. Raises ``DeviceLost``."""
+        begin = self._clock()
+        replays = [runner.bound(self._kernels, each.plan) for each in self._rounds]
+        runner.hold_at(min(POSITION, runner.context - 1))
+        try:
+            times = await self._times(replays)
+        finally:
+            runner.clear_cache()
+            runner.clear_activations()
+        best = {
+            key: fastest([(shape, times.get((key, shape))) for shape in tried]) for key, tried in self._tried.items()
+        }
+        log.info("shapes of %d products tried in %.0f ms", len(best), 1000 * (self._clock() - begin))
+        return best
+
+    async def _times(self, replays: list[Replay]) -> dict[tuple[str, VectorShape], float]:
+        """Seconds of each product over all layers, by product and shape, of those that there was time for."""
+        deadline = self._clock() + MOST_SECONDS
+        first = self._rounds[0]
+        there_and_back = min([await self._walk(replays[0], (0, 0), 1) for _ in range(3)])
+        times: dict[tuple[str, VectorShape], float] = {}
+        for key in sorted(self._tried, key=lambda key: -_bytes(first, key)):  # those that read most are reached
+            count, usual = 1, 0.0
+            for again in range(3):
+                for each, replay in zip(self._rounds, replays, strict=True):
+                    if key not in each.spans:
+                        continue
+                    if self._clock() >= deadline:
+                        return times
+                    taken = await self._walk(replay, each.spans[key], count) - there_and_back
+                    place = key, each.shapes[key]
+                    if again:  # the first is to warm up, and tells how often makes a trial
+                        times[place] = max(0.0, min(taken / count, times.get(place, taken / count)))
+                    elif each is first:
+                        usual = taken
+                if not again:
+                    count = max(1, int(TRIAL_SECONDS / max(usual, 1e-6)))
+        return times
+
+    async def _walk(self, replay: Replay, span: tuple[int, int], times: int) -> float:
+        start = self._clock()
+        replay.submit((span,), repeat=times)
+        await self._device.idle()
+        return self._clock() - start
+
+
+def _bytes(each: Round, key: str) -> int:
+    return sum(dispatch.bytes for dispatch in each.plan.dispatches[slice(*each.spans[key])])
+
+
+def fastest(times: list[tuple[VectorShape, float | None]]) -> VectorShape:
+    """The shape that took least, of (shape, seconds; None where it was not tried) with the usual one first: that one
+    where no other is clearly better."""
+    usual, before = times[0]
+    if before is None:
+        return usual
+    seconds, number = min((seconds, number) for number, (_, seconds) in enumerate(times) if seconds is not None)
+    return times[number][0] if seconds < WORTH * before else usual
