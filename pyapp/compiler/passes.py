@@ -115,8 +115,9 @@ DECODER_PASSES: dict[str, Pass] = {
 }
 
 
-def decoder_passes(limits: DeviceLimits) -> list[Pass]:
-    """``DECODER_PASSES`` for a device: what goes by rows only where the device's bindings hold all of them."""
+def decoder_passes(limits: DeviceLimits, without: Iterable[str] = ()) -> list[Pass]:
+    """``DECODER_PASSES`` for a device: what goes by rows only where the device's bindings hold all of them. ``without``
+    names some that are left out."""
 
     def fits(weight: Tensor) -> bool:
         return len(pieces_of(weight, limits)) == 1
@@ -125,7 +126,8 @@ def decoder_passes(limits: DeviceLimits) -> list[Pass]:
         "silu_mul": partial(fuse_silu_mul, fits=fits),
         "rope_cache": partial(fuse_rope_cache, fits=fits),
     }
-    return list({**DECODER_PASSES, **by_rows}.values())
+    left_out = set(without)
+    return [each for name, each in {**DECODER_PASSES, **by_rows}.items() if name not in left_out]
 
 
 def fuse(graph: Graph, passes: Iterable[Pass] = tuple(DECODER_PASSES.values())) -> Graph:

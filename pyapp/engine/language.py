@@ -10,7 +10,7 @@ import numpy as np
 
 from ..compiler.graph import DTYPE_BYTES, CacheDtype, Graph
 from ..compiler.lowering import lower
-from ..compiler.passes import decoder_passes, fuse
+from ..compiler.passes import Pass, decoder_passes, fuse
 from ..compiler.products import NO_SHAPES, Shapes, token_tile
 from ..errors import ContextFull
 from ..gpu.device import Device
@@ -106,16 +106,25 @@ class LanguageModel:
         """The fused graphs that ``plans`` of the same arguments carries out."""
         key = _key(limits, context, pieces, kv)
         if key not in self._graphs:
-            cut = _cut(pieces)
-
-            def fused(tokens: int, splits: int) -> Graph:
-                graph = build_graph(
-                    self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=cut, kv=kv
-                )
-                return fuse(graph, decoder_passes(limits))
-
-            self._graphs[key] = fused(1, SPLITS), fused(chunk_of(self.config, context, limits), 1)
+            passes, cut = decoder_passes(limits), _cut(pieces)
+            chunk = chunk_of(self.config, context, limits)
+            self._graphs[key] = (
+                self._fused(1, SPLITS, context, cut, kv, passes),
+                self._fused(chunk, 1, context, cut, kv, passes),
+            )
         return self._graphs[key]
+
+    def step_graph(
+        self, context: int, pieces: Pieces, kv: CacheDtype, passes: Iterable[Pass], splits: int = SPLITS
+    ) -> Graph:
+        """The graph of a step, fused by ``passes``: for whoever measures others than that of ``plans``."""
+        return self._fused(1, splits, context, _cut(pieces), kv, passes)
+
+    def _fused(
+        self, tokens: int, splits: int, context: int, cut: Pieces, kv: CacheDtype, passes: Iterable[Pass]
+    ) -> Graph:
+        graph = build_graph(self.config, self.formats, tokens=tokens, context=context, splits=splits, pieces=cut, kv=kv)
+        return fuse(graph, passes)
 
 
 def _cut(pieces: Pieces) -> Pieces:
@@ -172,7 +181,8 @@ class LanguageRunner:
         return steps_for(self.bound(kernels, plan), self.device, self._residency, NAME)
 
     def bound(self, kernels: Kernels, plan: Plan) -> Replay:
-        """Rows of one of the plans, bound where that one is."""
+        """A plan over this model's weights and caches, bound where they lie. Raises ``OutOfPool`` where its activations
+        do not fit those of the runner's own plans."""
         return Replay(self.device, kernels, plan, lambda binding: self._resolve(plan, binding))
 
     async def rebuild(self, kernels: Kernels, shapes: Shapes) -> None:
@@ -329,9 +339,10 @@ class LanguageRunner:
             out[at : at + size] = np.frombuffer(await arrived(self.device, promise, f"reading {tensor}"), np.uint8)
         return out
 
-    def hold_at(self, position: int) -> None:
-        """Puts the state at a position of the cache as if that much had been written; a profile's starting point."""
-        words = state_words(SamplingParams(), position=position, count=1, limit=1 << 30, ends=())
+    def hold_at(self, position: int, count: int = 1, params: SamplingParams | None = None) -> None:
+        """Puts the state at ``count`` tokens from a position of the cache on, as if all before them had been written; a
+        profile's starting point."""
+        words = state_words(params or SamplingParams(), position=position, count=count, limit=1 << 30, ends=())
         self._write((self._state, 0, 0), words)
         self.written = self.context
 

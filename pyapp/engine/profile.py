@@ -2,65 +2,55 @@
 
 from __future__ import annotations
 
-import time
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from ..gpu.device import Device
-from ..gpu.plan import Plan
+from ..gpu.plan import Dispatch, Plan
 from ..gpu.replay import Replay
-
-MOST_SECONDS = 0.1
-"""A submit is kept shorter than this, for slow GPUs and driver watchdogs."""
+from .timing import measure, submits
 
 
-async def profile(
-    device: Device, replay: Replay, plan: Plan, *, rounds: int = 3, repeat: int = 200
-) -> list[dict[str, Any]]:
+@dataclass(frozen=True)
+class Group:
+    """Dispatches of a plan that run the same kernel over as many workgroups: ``rows`` are their numbers."""
+
+    first: Dispatch
+    rows: tuple[int, ...]
+
+
+def grouped(dispatches: Iterable[Dispatch]) -> list[Group]:
+    """The distinct (shader, workgroups), in the order of their first dispatches."""
+    found: dict[Any, tuple[Dispatch, list[int]]] = {}
+    for row, dispatch in enumerate(dispatches):
+        found.setdefault((dispatch.shader, dispatch.workgroups), (dispatch, []))[1].append(row)
+    return [Group(first, tuple(rows)) for first, rows in found.values()]
+
+
+async def profile(device: Device, replay: Replay, plan: Plan) -> list[dict[str, Any]]:
     """Rows of {operation, kernel, count, us, bytes, GBps, GFLOPs}, one for each distinct (shader, workgroups).
 
-    A row has the name of its first operation; ``count`` is how often a run of the plan has it, ``us`` the best of
-    ``rounds``.
+    A row has the name of its first operation; ``count`` is how often a run of the plan has it, ``us`` the median of
+    three.
 
     Kernels run on whatever the workspace holds, which changes no time here; each repetition waits for the last, as in
-    the plan, so ``us`` includes the cost of a dispatch. Callers hold the lease and clear what they must.
+    the plan, so ``us`` includes the cost of a dispatch. A product's weights come from the cache after the first time:
+    ``pyapp.bench.kernels`` has what they cost from memory. Callers hold the lease and clear what they must.
     """
-    first: dict[Any, int] = {}
-    count: dict[Any, int] = {}
-    for index, dispatch in enumerate(plan.dispatches):
-        key = (dispatch.shader, dispatch.workgroups)
-        first.setdefault(key, index)
-        count[key] = count.get(key, 0) + 1
     rows = []
-    for key, index in first.items():
-        dispatch = plan.dispatches[index]
-        seconds = await _time(device, replay, index, repeat, rounds)
+    for group in grouped(plan.dispatches):
+        dispatch, row = group.first, group.rows[0]
+        timing = await measure(submits(device, replay, ((row, row + 1),)))
         rows.append(
             {
                 "operation": dispatch.operation,
                 "kernel": dispatch.shader.label,
-                "count": count[key],
-                "us": seconds * 1e6,
+                "count": len(group.rows),
+                "us": timing.us,
                 "bytes": dispatch.bytes,
-                "GBps": dispatch.bytes / seconds / 1e9,
-                "GFLOPs": dispatch.flops / seconds / 1e9,
+                "GBps": dispatch.bytes / timing.us / 1e3,
+                "GFLOPs": dispatch.flops / timing.us / 1e3,
             }
         )
     return rows
-
-
-async def _time(device: Device, replay: Replay, index: int, repeat: int, rounds: int) -> float:
-    """Seconds of one dispatch: the difference between a long and a short submit takes the round trip out."""
-    span = ((index, index + 1),)
-
-    async def run(times: int) -> float:
-        start = time.perf_counter()
-        replay.submit(span, repeat=times)
-        await device.idle()
-        return time.perf_counter() - start
-
-    await run(1)
-    single = await run(1)
-    times = max(4, min(repeat, int(MOST_SECONDS / max(single, 1e-6))))
-    short = min([await run(1) for _ in range(rounds)])
-    long = min([await run(times + 1) for _ in range(rounds)])
-    return max(long - short, 1e-9) / times
