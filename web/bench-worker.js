@@ -1,16 +1,16 @@
-// The module worker of the bench of sharing: starts Python, which measures. In: {query}, an object of texts.
-// Out: {row} for each row, then {done: true} whatever happens.
+// The module worker of the benches that Python runs by itself, below the door. In: {which, query}: a module of
+// pyapp.bench, and an object of texts for it. Out: {row} for each row, then {done: true} whatever happens.
 
 import { boot, here, said } from "./boot.js";
 
-self.onmessage = async ({ data: { query } }) => {
+self.onmessage = async ({ data: { which, query } }) => {
   const post = (line) => self.postMessage({ row: JSON.parse(line) });
   try {
     const pyodide = await boot();
-    const sharing = pyodide.pyimport("pyapp.bench.sharing");
-    await sharing.run(JSON.stringify(query), here, post);
+    const bench = pyodide.pyimport(`pyapp.bench.${which}`);
+    await bench.run(JSON.stringify(query), here, post);
   } catch (error) {
-    self.postMessage({ row: { bench: "sharing", error: said(error) } });
+    self.postMessage({ row: { bench: which, error: said(error) } });
   } finally {
     self.postMessage({ done: true });
   }

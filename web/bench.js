@@ -8,7 +8,7 @@ const number = (name, fallback) => Number(query.get(name) ?? fallback);
 const REPS = number("reps", 3);
 const TOKENS = number("tokens", 128);
 const PROMPT = number("prompt", 256);
-/** Benches to run: language, vision, profile, sharing; the first two, and an asked for profile, where none are named. */
+/** Benches to run: language, vision, profile, sharing, kernels; where none are named the first two, and profile if asked. */
 const WHICH = query.get("which")?.split(",") ?? ["language", "vision", ...(query.has("profile") ? ["profile"] : [])];
 const VISION = query.get("vision") ?? "efficientnet-lite0";
 const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
@@ -121,8 +121,10 @@ async function vision(client) {
   });
 }
 
-/** Two models that share a pool: measured by Python in a worker of its own, below the door. */
-function sharing() {
+/** Benches that Python runs in a worker of its own, below the door. */
+const BELOW = ["sharing", "kernels"];
+
+function below(which) {
   return new Promise((resolve, reject) => {
     const worker = new Worker(new URL("./bench-worker.js", import.meta.url), { type: "module" });
     let posted = Promise.resolve();
@@ -133,7 +135,7 @@ function sharing() {
       resolve(posted);
     };
     worker.onerror = (event) => reject(new Error(event.message || "bench-worker.js cannot be loaded or run"));
-    worker.postMessage({ query: Object.fromEntries(query) });
+    worker.postMessage({ which, query: Object.fromEntries(query) });
   });
 }
 
@@ -177,8 +179,8 @@ async function models() {
 }
 
 try {
-  if (WHICH.some((name) => name !== "sharing")) await models();
-  if (WHICH.includes("sharing")) await sharing();
+  if (WHICH.some((name) => !BELOW.includes(name))) await models();
+  for (const name of BELOW) if (WHICH.includes(name)) await below(name);
 } catch (error) {
   await post({ error: String(error), code: error?.code ?? "", stack: String(error?.stack ?? "").slice(0, 500) });
 } finally {

@@ -37,13 +37,13 @@ class Options:
         """Reads a query; names it does not know are for others. Raises ``BadArgument``."""
         made = cls(
             adapter=query.get("adapter", cls.adapter),
-            pairs=_names(query, "pairs", PAIRS),
-            budgets=_names(query, "budgets", SETUPS),
+            pairs=names_of(query, "pairs", PAIRS),
+            budgets=names_of(query, "budgets", SETUPS),
             model=query.get("model", cls.model),
             vision=query.get("vision", cls.vision),
             shapes=query.get("shapes", cls.shapes),
             **{
-                name: _count(query, name, getattr(cls, name))
+                name: count_of(query, name, getattr(cls, name))
                 for name in ("rounds", "seconds", "tokens", "prompt", "pool")
             },
         )
@@ -52,7 +52,8 @@ class Options:
         return made
 
 
-def _names(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> tuple[str, ...]:
+def names_of(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> tuple[str, ...]:
+    """The option ``name``: some of ``known`` with commas between them, all where it names none."""
     wanted = [each for each in query.get(name, "").split(",") if each]
     for each in wanted:
         if each not in known:
@@ -60,7 +61,8 @@ def _names(query: Mapping[str, str], name: str, known: tuple[str, ...]) -> tuple
     return tuple(wanted) or known
 
 
-def _count(query: Mapping[str, str], name: str, fallback: int) -> int:
+def count_of(query: Mapping[str, str], name: str, fallback: int) -> int:
+    """The option ``name``: a whole number from 1 on."""
     text = query.get(name, str(fallback))
     if not text.isascii() or not text.isdigit() or not int(text):
         raise BadArgument(f"{name} is {text!r}; it must be a whole number from 1 on.", argument=name)

@@ -6,7 +6,7 @@ They are models like any other: heads that the readers parse, tensors that are p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from math import sqrt
 
@@ -50,6 +50,14 @@ SHAPES = {
         ),
         Scale(width=0.25, depth=0.25),
     ),
+    # As little as has every kernel, for tests of what runs all of them many times.
+    "least": Shapes(
+        DecoderConfig(
+            arch="qwen2", vocab=512, hidden=64, layers=2, heads=2, kv_heads=1, head_dim=32, ff=128, eps=1e-6,
+            rope_base=1e6, context=256, interleaved=False, qkv_bias=True, head_norm=False, tied=True,
+        ),
+        Scale(width=0.25, depth=0.25),
+    ),
 }  # fmt: skip
 
 
@@ -70,9 +78,10 @@ class MadeUpModel:
             await blob.discard()
 
 
-async def language_model(name: str) -> LanguageModel:
-    """The decoder of ``SHAPES[name]`` with weights in Q4_0."""
+async def language_model(name: str, context: int | None = None) -> LanguageModel:
+    """The decoder of ``SHAPES[name]`` with weights in Q4_0, of so many positions if they are given."""
     config = SHAPES[name].language
+    config = replace(config, context=context or config.context)
     return await LanguageModel.open(MadeUpModel(f"language {name}", gguf_source(_metadata(config), _tensors(config))))
 
 

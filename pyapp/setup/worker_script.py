@@ -5,11 +5,11 @@ from __future__ import annotations
 from playwright.async_api import BrowserContext, Page, Route
 
 
-async def put_before_worker(where: Page | BrowserContext, script: str) -> None:
-    """``script``, JavaScript, from the next worker on."""
+async def put_before_worker(where: Page | BrowserContext, script: str, file: str = "worker.js") -> None:
+    """``script``, JavaScript, from the next worker on. ``file``: which worker's."""
 
     async def worker(route: Route) -> None:
         response = await route.fetch()
         await route.fulfill(response=response, body=script + await response.text())
 
-    await where.route("**/worker.js", worker)
+    await where.route(f"**/{file}", worker)

@@ -2,36 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 from typing import Any
-from urllib.parse import urlencode
 
-from playwright.async_api import Page, Route
-
+from tests.browser.bench_page import bench
 from tests.browser.conftest import Open
-from tests.browser.door import MOUNT, serve_data
+from tests.browser.door import MOUNT
 
 SETUPS = ["held", "roomy", "tight", "small"]
 TINY = f"{MOUNT}tiny/tiny-qwen2-Q4_1-tied.gguf"
-
-
-async def bench(open_page: Open, site: str, **query: str) -> list[dict[str, Any]]:
-    """What the page posts until it says that it is done."""
-    rows: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-
-    async def log(route: Route) -> None:
-        rows.put_nowait(json.loads(route.request.post_data or ""))
-        await route.fulfill(status=204)
-
-    page: Page = await open_page("")
-    await page.route("**/log", log)
-    await serve_data(page)
-    await page.goto(f"{site}/bench.html?{urlencode({'which': 'sharing', 'adapter': 'software', **query})}")
-    posted: list[dict[str, Any]] = []
-    while not posted or "done" not in posted[-1]:
-        posted.append(await asyncio.wait_for(rows.get(), 300))
-    return posted
 
 
 def check(row: dict[str, Any]) -> None:
@@ -49,8 +27,8 @@ def check(row: dict[str, Any]) -> None:
 
 async def test_two_models_of_made_up_weights_in_every_budget(open_page: Open, site: str) -> None:
     rows = await bench(
-        open_page, site, pairs="synthetic", shapes="tiny", rounds="1", tokens="6", prompt="8"
-    )  # fmt: skip
+        open_page, site, which="sharing", pairs="synthetic", shapes="tiny", rounds="1", tokens="6", prompt="8"
+    )
     assert rows[0]["software"] is True
     assert rows[-1] == {"done": 1}
     held, roomy, tight, small = rows[1:-1]
@@ -67,7 +45,15 @@ async def test_two_models_of_made_up_weights_in_every_budget(open_page: Open, si
 
 async def test_a_real_file_and_what_does_not_fit(open_page: Open, site: str) -> None:
     rows = await bench(
-        open_page, site, pairs="real", budgets="tight,small", model=TINY, rounds="1", tokens="6", prompt="8"
+        open_page,
+        site,
+        which="sharing",
+        pairs="real",
+        budgets="tight,small",
+        model=TINY,
+        rounds="1",
+        tokens="6",
+        prompt="8",
     )
     tight, small = rows[1:-1]
     check(tight)
@@ -77,7 +63,7 @@ async def test_a_real_file_and_what_does_not_fit(open_page: Open, site: str) -> 
 
 
 async def test_a_wrong_option_ends_the_page_too(open_page: Open, site: str) -> None:
-    rows = await bench(open_page, site, rounds="none")
+    rows = await bench(open_page, site, which="sharing", rounds="none")
     assert rows == [
         {"bench": "sharing", "error": "rounds is 'none'; it must be a whole number from 1 on."},
         {"done": 1},

@@ -1,0 +1,163 @@
+"""Which shapes of kernels are tried: all that are valid of a product of one token, of a chunk's, and of attention."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import Any
+
+from ..compiler.graph import Graph, Op
+from ..compiler.lower_decoder import lower_linear
+from ..compiler.products import VectorShape, candidates, product_key
+from ..gpu.limits import DeviceLimits
+from ..gpu.plan import Dispatch, Plan, Shader
+
+SPLIT_COUNTS, LEAST_PARTS, CHUNKS = (8, 16, 32, 64), (32, 64, 128), (32, 64, 128)
+"""Of ``attention_split.wgsl``: parts of the context, positions that a part has at least, positions at a time."""
+TILE_ROWS, TILE_TOKENS = (32, 64, 128), (16, 32, 64, 128)
+EACH = (2, 4, 8)
+"""Rows, and tokens, that an invocation of ``matmul.wgsl`` makes."""
+
+
+@dataclass(frozen=True)
+class Products:
+    """The products of a step that have one key, and so one shape."""
+
+    key: str
+    ops: tuple[Op, ...]
+    candidates: tuple[VectorShape, ...]
+
+    def dispatches(self, graph: Graph, limits: DeviceLimits, shape: VectorShape) -> list[Dispatch]:
+        """All of them, in that shape."""
+        return [each for op in self.ops for each in lower_linear(op, graph, limits, {self.key: shape})]
+
+
+def products_of(graph: Graph, limits: DeviceLimits) -> list[Products]:
+    """The distinct products of a decode graph for which there are shapes to choose from."""
+    found: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        if op.kind == "linear":
+            weight = graph.tensors[op.inputs["weight"]]
+            key = product_key(weight, op.attrs.get("prologue", ""), op.attrs.get("epilogue", ""))
+            found.setdefault(key, []).append(op)
+    out = []
+    for key, ops in found.items():
+        weight = graph.tensors[ops[0].inputs["weight"]]
+        shapes = candidates(limits, weight, ops[0].attrs.get("epilogue", ""))
+        if shapes:
+            out.append(Products(key, tuple(ops), tuple(shapes)))
+    return out
+
+
+def shape_of(dispatch: Dispatch) -> VectorShape:
+    """The shape that a dispatch of ``matvec.wgsl`` has."""
+    params = dict(dispatch.shader.params)
+    return VectorShape(params["LANES"], params["ROWS"], params["WG"])
+
+
+@dataclass(frozen=True)
+class AttentionShape:
+    """How attention of one token is cut: parts of the context, positions a part has at least, positions at a time."""
+
+    splits: int
+    least: int
+    chunk: int
+
+
+def attention_shapes(plan: Plan, limits: DeviceLimits) -> list[AttentionShape]:
+    """The valid shapes of a step's ``attention_split.wgsl``; none where it has another kernel."""
+    dispatch = next((each for each in plan.dispatches if each.shader.file == "attention_split"), None)
+    if dispatch is None:
+        return []
+    params = dict(dispatch.shader.params)
+    sharers, d = params["HEADS"] // params["KV_HEADS"], params["D"]
+    shapes = [AttentionShape(n, least, chunk) for n in SPLIT_COUNTS for least in LEAST_PARTS for chunk in CHUNKS]
+
+    def valid(shape: AttentionShape) -> bool:
+        wide = max(shape.chunk, d)
+        nbytes = 4 * sharers * (d + wide + shape.chunk) + 16 * wide
+        # A position's score is made by whole vec4 of its key, and a chunk's values by whole rounds of the workgroup.
+        even = d // 4 % (wide // shape.chunk) == 0 and shape.chunk % (wide // (d // 4)) == 0
+        return even and wide <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
+
+    return [shape for shape in shapes if valid(shape)]
+
+
+def attention_shape_of(plan: Plan) -> AttentionShape:
+    """The shape that a step's attention has."""
+    params = dict(next(each for each in plan.dispatches if each.shader.file == "attention_split").shader.params)
+    return AttentionShape(params["SPLITS"], params["MIN_SPLIT"], params["CHUNK"])
+
+
+def with_attention(plan: Plan, shape: AttentionShape) -> Plan:
+    """A step's plan with its attention in another shape; its ``splits`` must be those of the plan's graph."""
+    out = []
+    for dispatch in plan.dispatches:
+        params = dict(dispatch.shader.params)
+        changes: dict[str, Any] = {}
+        if params.get("SPLITS"):
+            changes["MIN_SPLIT"] = shape.least
+        if dispatch.shader.file == "attention_split":
+            changes |= {"CHUNK": shape.chunk, "WG": max(shape.chunk, params["D"])}
+        out.append(replace(dispatch, shader=_changed(dispatch.shader, changes)) if changes else dispatch)
+    return replace(plan, dispatches=tuple(out))
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What a workgroup of ``matmul.wgsl`` makes: rows by tokens, so many of each an invocation."""
+
+    tile_n: int
+    tile_m: int
+    rows: int
+    tokens: int
+
+    @property
+    def workgroup(self) -> int:
+        return self.tile_n // self.rows * (self.tile_m // self.tokens)
+
+
+def tiles(limits: DeviceLimits) -> list[Tile]:
+    """The valid tiles: the first TILE_N invocations bring weights, and the others must share the inputs evenly."""
+    shapes = [Tile(n, m, r, t) for n in TILE_ROWS for m in TILE_TOKENS for r in EACH for t in EACH]
+
+    def valid(tile: Tile) -> bool:
+        others = tile.workgroup - tile.tile_n
+        nbytes = (tile.tile_n + tile.tile_m) * 9 * 16 + tile.tile_m * 8 * 4
+        return (
+            others > 0
+            and others % 8 == 0
+            and tile.tile_m * 8 % others == 0
+            and 64 <= tile.workgroup <= limits.max_invocations
+            and nbytes <= limits.max_workgroup_storage
+        )
+
+    return [tile for tile in shapes if valid(tile)]
+
+
+def tile_of(dispatch: Dispatch) -> Tile:
+    """The tile that a dispatch of ``matmul.wgsl`` has."""
+    params = dict(dispatch.shader.params)
+    return Tile(params["TILE_N"], params["TILE_M"], params["ROWS"], params["TOKENS"])
+
+
+def with_tile(dispatches: Iterable[Dispatch], tile: Tile) -> list[Dispatch]:
+    """Dispatches of ``matmul.wgsl`` for whole chunks, cut into other tiles."""
+    out = []
+    for dispatch in dispatches:
+        params = dict(dispatch.shader.params)
+        changes = {
+            "TILE_N": tile.tile_n,
+            "TILE_M": tile.tile_m,
+            "ROWS": tile.rows,
+            "TOKENS": tile.tokens,
+            "WG": tile.workgroup,
+        }
+        groups = (ceil(params["N"] / tile.tile_n), ceil(params["CHUNK"] / tile.tile_m), 1)
+        out.append(replace(dispatch, shader=_changed(dispatch.shader, changes), workgroups=groups, per_tile=False))
+    return out
+
+
+def _changed(shader: Shader, changes: Mapping[str, Any]) -> Shader:
+    return Shader.of(shader.file, **{**dict(shader.params), **changes})
