@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 from playwright.sync_api import ConsoleMessage, Page, sync_playwright
 from playwright.sync_api import Error as BrowserError
 
-from . import gateway_bench
+from . import gateway_bench, kernels_report
 from .browser import ensure_chromium, flags
 from .failure import SetupError
 from .serve import make_app, serving
@@ -160,9 +160,12 @@ def run(options: argparse.Namespace, root: Path) -> int:
         return gateway_bench.run(options, root)
     rows = read_rows(options.rows) if options.rows else measure(options, root)
     shared = [row for row in rows if row.get("bench") == "sharing"]
-    print(table([row for row in rows if row not in shared]))
+    kernels = [row for row in rows if row.get("bench") == "kernels"]
+    print(table([row for row in rows if row.get("bench") not in ("sharing", "kernels")]))
     if shared:
         report(title(rows), rows, root / "docs", keep=not is_software(rows))
+    if kernels:
+        kernels_report.report(title(rows), rows, root / "docs", keep=not is_software(rows))
     if options.out:
         options.out.parent.mkdir(parents=True, exist_ok=True)
         options.out.write_text(json.dumps({"title": title(rows), "rows": rows}, indent=1) + "\n", encoding="utf-8")
