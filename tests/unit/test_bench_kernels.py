@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -204,6 +205,24 @@ def test_a_range_is_read_in_pieces_of_a_binding() -> None:
         ("0", 2 * line), ("1", 2 * line), ("2", line),
     ]  # fmt: skip
     assert sum(each.bytes for each in some) == 5 * line
+
+
+def test_reading_asks_for_the_whole_range_once() -> None:
+    """A workgroup's line is as long as ``reads`` takes it to be, and each invocation asks for LOADS vec4 of it."""
+    text = specialised(reads(256 * 16 * ceilings_module.LOADS, 1 << 20, 256)[0])
+    first = [int(each) for each in re.findall(r"= data\[at \+ (\d+)u\]", text)]
+    assert first == [256 * i for i in range(ceilings_module.LOADS)]
+    assert f"group.x * {256 * ceilings_module.LOADS}u + local" in text
+
+
+def test_every_ceiling_has_its_kernel() -> None:
+    chain = Shader.of("bench_fma", WG=64, CHAINS=ceilings_module.CHAINS, TRIPS=ceilings_module.TRIPS)
+    text = specialised(Dispatch("fma", chain, (), (1, 1, 1), 0, 0))
+    assert text.count("fma(a") == ceilings_module.CHAINS
+    assert f"i < {ceilings_module.TRIPS}u" in text
+    shaders = [Shader.of("bench_empty", VARIANT=number, WG=64) for number in (0, 1)]
+    empty = [specialised(Dispatch("empty", shader, (), (1, 1, 1), 0, 0)) for shader in shaders]
+    assert empty[0] != empty[1]  # two pipelines, not one that a driver finds again
 
 
 # -- shapes ----------------------------------------------------------------------------------------------------------
