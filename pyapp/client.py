@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Any
 from weakref import WeakSet
 
+from pyapp import timeline
 from pyapp.door import events
 from pyapp.door.device import Device
 from pyapp.door.device_side import DeviceSide
@@ -121,7 +122,8 @@ class Client:
         services = services or browser_services()
         device = Device(checked, services, services.base if base is None else base, report, page)
         try:
-            await device.site.check_names(spell)
+            with timeline.stage("list of models", "modules imported"):
+                await device.site.check_names(spell)
             await device.open()
         except BaseException:
             await device.close()

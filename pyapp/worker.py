@@ -24,6 +24,7 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from pyapp import timeline
 from pyapp.client import Client
 from pyapp.door import ready_queue
 from pyapp.door.options import OPTION_NAMES, PROMPT_NAMES, SAMPLING_NAMES, camel, known, snake
@@ -37,8 +38,11 @@ PROGRESS_SECONDS = 0.05
 """Progress within one stage is told at most this often: a page need not redraw for every chunk."""
 
 
-def start(post: Post) -> Callable[..., None]:
-    """Serves a client: ``post(line[, typed array])`` sends; the result is to be called with each message that comes."""
+def start(post: Post, stages: str = "[]", now_ms: float | None = None) -> Callable[..., None]:
+    """Serves a client: ``post(line[, typed array])`` sends; the result is to be called with each message that comes.
+    ``stages``, JSON, are those of the start so far, by a clock that stands at ``now_ms`` (``pyapp.timeline``)."""
+    if now_ms is not None:
+        timeline.take_over(json.loads(stages), now_ms)
     ready_queue.install()
     return Door(post, attach=_to_js, services=None).receive
 
@@ -142,6 +146,8 @@ class Door:
                 return await client.inspect.profile(args.get("which"))  # type: ignore[arg-type]
             case "selfcheck":
                 return await client.inspect.selfcheck()
+            case "timeline":
+                return client.inspect.timeline()
             case "plan":
                 return await client.inspect.plan(args.get("which"))  # type: ignore[arg-type]
         raise BadArgument(f"There is no call named {method}.")

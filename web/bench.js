@@ -1,6 +1,7 @@
 // Measures the engine on this device through the JavaScript door, and POSTs each row as JSON to /log.
 // It ends with {"done": 1} whatever happens, so that whoever waits for it never waits in vain.
 
+import { start as startup } from "./bench-start.js";
 import { createClient } from "./tandem.js";
 
 const query = new URLSearchParams(location.search);
@@ -8,10 +9,19 @@ const number = (name, fallback) => Number(query.get(name) ?? fallback);
 const REPS = number("reps", 3);
 const TOKENS = number("tokens", 128);
 const PROMPT = number("prompt", 256);
-/** Benches to run: language, vision, profile, sharing, kernels; where none are named the first two, and profile if asked. */
+/** Benches to run: language, vision, profile, start, sharing, kernels; where none are named the first two, and profile if asked. */
 const WHICH = query.get("which")?.split(",") ?? ["language", "vision", ...(query.has("profile") ? ["profile"] : [])];
 const VISION = query.get("vision") ?? "efficientnet-lite0";
 const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
+
+const OPTIONS = {
+  adapter: query.get("adapter") ?? "auto",
+  model: query.get("model") ?? "smollm2-135m",
+  vision: VISION === "none" ? null : VISION,
+  mode: "only_on_device",
+  poolMiB: number("pool", 900),
+  cloud: null,
+};
 
 async function post(row) {
   document.getElementById("rows").textContent += `${JSON.stringify(row)}\n`;
@@ -143,15 +153,7 @@ function below(which) {
 async function models() {
   const stages = new Stages();
   const start = performance.now();
-  const client = await createClient({
-    adapter: query.get("adapter") ?? "auto",
-    model: query.get("model") ?? "smollm2-135m",
-    vision: VISION === "none" ? null : VISION,
-    mode: "only_on_device",
-    poolMiB: number("pool", 900),
-    cloud: null,
-    onProgress: (progress) => stages.note(progress),
-  });
+  const client = await createClient({ ...OPTIONS, onProgress: (progress) => stages.note(progress) });
   const ready = performance.now() - start;
   const { adapter, software, tier } = client.status;
   await post({ adapter, software, tier, browser: navigator.userAgent.match(/Chrom\w*\/[\d.]+/)?.[0] ?? "", reps: REPS });
@@ -179,7 +181,8 @@ async function models() {
 }
 
 try {
-  if (WHICH.some((name) => !BELOW.includes(name))) await models();
+  if (WHICH.includes("start")) await startup(post, OPTIONS, QUESTION, REPS);
+  if (WHICH.some((name) => name !== "start" && !BELOW.includes(name))) await models();
   for (const name of BELOW) if (WHICH.includes(name)) await below(name);
 } catch (error) {
   await post({ error: String(error), code: error?.code ?? "", stack: String(error?.stack ?? "").slice(0, 500) });

@@ -1,6 +1,8 @@
 // Starts Python in a module worker: Pyodide from this site, our helpers in JavaScript, our wheel.
 // Works under `script-src 'self' 'wasm-unsafe-eval'`: no eval, nothing from another host.
 
+import { ended, fetched, now, timed } from "./timeline.js";
+
 export const here = new URL("./", import.meta.url).href;
 
 /** The modules that Python imports by these names. */
@@ -75,7 +77,8 @@ function unpack(runtime, image) {
 export async function boot(onProgress = () => {}) {
   // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
-  const { images, runtimeBytes, runtimeDownloadBytes } = await (await get("wheels/index.json")).json();
+  const index = await timed("list of wheels", ["worker script"], async () => (await get("wheels/index.json")).json());
+  const { images, runtimeBytes, runtimeDownloadBytes } = index;
   // What is counted has been unpacked already; what is told is as it was announced, as it comes over the network.
   const share = (loaded) => Math.min(1, loaded / runtimeBytes);
   const total = runtimeDownloadBytes;
@@ -85,11 +88,19 @@ export async function boot(onProgress = () => {}) {
     modules.catch(() => {}); // awaited below
     const snapshot = bytes(images.snapshot);
     snapshot.catch(() => {});
-    const [{ loadPyodide }, ...helpers] = await Promise.all(
-      ["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path)),
+    const [{ loadPyodide }, ...helpers] = await timed("scripts", ["list of wheels"], () =>
+      Promise.all(["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path))),
     );
-    const runtime = await start(loadPyodide, snapshot);
-    for (const image of await modules) unpack(runtime, image);
+    const runtime = await timed("Python started", ["scripts", "snapshot fetched", "wasm fetched"], () =>
+      start(loadPyodide, snapshot),
+    );
+    const unpacked = await modules;
+    await timed("modules unpacked", ["Python started", "modules fetched"], () =>
+      unpacked.forEach((image) => unpack(runtime, image)),
+    );
+    fetched("wasm fetched", ".wasm", ["scripts"]);
+    fetched("snapshot fetched", images.snapshot, ["list of wheels"]);
+    fetched("modules fetched", images.libraries, ["list of wheels"]);
     runtime.runPython("import importlib; importlib.invalidate_caches()"); // it has looked into those folders before
     // What is in the snapshot is the same for every visitor. That goes for the hash seed too, which meets nobody's data
     // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.

@@ -217,6 +217,8 @@ function inspect(call) {
     },
     /** @returns {Promise<Memory>} */
     memory: () => call("memory", {}),
+    /** What of the start began and ended when: {stage, from, to, needs}, ms since 1970. */
+    timeline: () => call("timeline", {}),
     plan: (which) => call("plan", { which }),
     profile: (which) => call("profile", { which }),
     /** Every kernel of the language model compared with NumPy; an error of at most 1 is right. */

@@ -2,6 +2,7 @@
 // [line of JSON, attachment or null]; until Python listens, they wait here.
 
 import { boot, said } from "./boot.js";
+import { ended, now, stages, timed } from "./timeline.js";
 
 const waiting = [];
 let deliver = null;
@@ -14,11 +15,13 @@ self.onmessage = ({ data: [line, attachment] }) => {
 const send = (message) => self.postMessage([JSON.stringify(message), null]);
 
 async function start() {
+  ended("worker script", performance.timeOrigin, now(), ["page"]);
   const pyodide = await boot((progress) => send({ progress }));
   const post = (line, attachment) =>
     attachment ? self.postMessage([line, attachment], [attachment.buffer]) : self.postMessage([line, null]);
-  const worker = pyodide.pyimport("pyapp.worker");
-  deliver = worker.start(post);
+  await timed("NumPy imported", ["modules unpacked"], () => pyodide.pyimport("numpy").destroy());
+  const worker = await timed("modules imported", ["NumPy imported"], () => pyodide.pyimport("pyapp.worker"));
+  deliver = worker.start(post, JSON.stringify(stages), now());
   worker.destroy();
   send({ booted: true });
   for (const [line, attachment] of waiting.splice(0)) deliver(line, attachment ?? undefined);

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from pyapp import timeline
 from pyapp.door.device import Device, Which
 from pyapp.door.options import Spell, flag, one_of, refuse, string, token_ids, whole
 from pyapp.errors import BadArgument, Busy, NoDevice, TandemError
@@ -106,6 +107,11 @@ class Inspect:
         of ``{operation, kernel, error}``. An error of at most 1 is right; ``ms`` is what the check took."""
         async with self._writing, self._engine() as engine:
             return dict(await engine.selfcheck())
+
+    def timeline(self) -> list[dict[str, Any]]:
+        """What of the start began and ended when: ``{stage, from, to, needs}``, ms since 1970 (``pyapp.timeline``)."""
+        self._check_open()
+        return timeline.stages()
 
     async def _token_ids(self, ids: Any, least: int = 1) -> list[int]:
         async with self._engine() as engine:

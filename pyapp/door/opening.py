@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from pyapp import timeline
 from pyapp.door.options import ClientOptions
 from pyapp.door.services import Progress, Services
 from pyapp.door.site import Site
@@ -76,17 +77,22 @@ class Opener:
         Raises: the reason why there will be no engine. A language model that is none leaves the other one, except where
         the language model is needed (see ``_needs_language``).
         """
-        await self._find()
-        await self._admit(self.probe.adapter)
+        with timeline.stage("adapter", "list of models"):
+            await self._find()
+        with timeline.stage("notes of earlier visits", "adapter"):
+            await self._admit(self.probe.adapter)
         trouble: TandemError | None = None
         language = None
         try:
-            language = await self._site.language()
+            with timeline.stage("language file", "notes of earlier visits"):
+                language = await self._site.language()
         except (BadModel, BadWeights) as error:
             if self._needs_language:
                 raise
             trouble = error  # the GPU can still look at pictures
-        return Fetched(language, await self._vision(), trouble)
+        with timeline.stage("vision file", "language file"):
+            vision = await self._vision()
+        return Fetched(language, vision, trouble)
 
     async def open(self, models: Fetched) -> Opened:
         """An engine with the models. Raises: the reason why there is none; as above for one with pictures only."""

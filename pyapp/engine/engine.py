@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from .. import timeline
 from ..errors import BadModel, NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
@@ -89,9 +90,12 @@ class Engine:
         """
         found = await probe(adapter) if isinstance(adapter, str) else adapter
         # A file that cannot run, or a bad vocabulary, is found out before the GPU is asked for anything.
-        language_model = await LanguageModel.open(language) if language else None
-        vision_model = await VisionModel.open(vision) if vision else None
-        text = _text_of(language_model) if language_model else None
+        with timeline.stage("language head", "language file"):
+            language_model = await LanguageModel.open(language) if language else None
+        with timeline.stage("vision head", "vision file"):
+            vision_model = await VisionModel.open(vision) if vision else None
+        with timeline.stage("tokenizer", "language head"):
+            text = _text_of(language_model) if language_model else None
         engine = await cls.of_models(
             found, budget, language_model, vision_model, progress, limits, stream_below, verdicts, shapes
         )
@@ -108,7 +112,8 @@ class Engine:
         """``create`` for models that are open already. Such an engine knows ids only: it has no ``tokenizer`` and no
         ``chat``, and ``generate`` must be told where a text ends.
         """
-        engine = cls(await Device.open(found, limits), budget)
+        with timeline.stage("device", "adapter", "tokenizer"):
+            engine = cls(await Device.open(found, limits), budget)
         try:
             tuning = Tuning(shapes, language) if shapes and language else None
             loaded = await load(
@@ -117,7 +122,8 @@ class Engine:
             )  # fmt: skip
             if loaded.language:
                 check = partial(progress, "check")
-                engine.checked = await selfcheck.vouch(loaded.language, verdicts, check)
+                with timeline.stage("self-check", "recorded"):
+                    engine.checked = await selfcheck.vouch(loaded.language, verdicts, check)
         except BaseException:
             await engine.close()
             raise

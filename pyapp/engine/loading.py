@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .. import timeline
 from ..compiler.graph import Graph
 from ..errors import BadModel, OutOfMemory
 from ..gpu.device import Device
@@ -64,7 +65,8 @@ async def load(
 ) -> Loaded:  # fmt: skip
     """See ``Engine.create``. A vision model that the device's bindings cannot hold is left out where there is a
     language model as well. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost."""
-    vision_plan = _vision_plan(device, language, vision)
+    with timeline.stage("vision plan", "device", "vision head"):
+        vision_plan = _vision_plan(device, language, vision)
     if vision_plan is None:
         vision = None
     if tuning:
@@ -73,12 +75,7 @@ async def load(
     region = pool.take("workspace", sized.need.activations, "activations", "activations")
     assert region is not None, "the pool was sized for it"
     plans = [plan for plan in (sized.vision, *(sized.language or ())) if plan]
-    compiling = asyncio.ensure_future(
-        kernels.prepare(
-            (dispatch for plan in plans for dispatch in plan.dispatches),
-            lambda done, total: progress("shaders", done, total),
-        )
-    )
+    compiling = asyncio.ensure_future(_compiled(kernels, plans, progress))
     if tuning and language and sized.language and not sized.sizing.placements[0].streamed:
         tuning.begin(sized.graph(language, device.limits), sized.language[0], device, kernels)
     writer: LanguageRunner | None = None
@@ -94,17 +91,21 @@ async def load(
             await looker.bind_memory(region)
         named = _named(language, vision)
         for (name, model), weights, placement in zip(named, sized.need.weights, sized.sizing.placements, strict=True):
-            blob = await model.blob(progress)
+            with timeline.stage(f"{name} weights ready", "pool"):
+                blob = await model.blob(progress)
             residency.register(name, weights.blocks, placement, model.layout.entries, blob)
         # The model that runs first comes last, so that nothing of it has to move when it does.
         for name, _ in reversed(named):
-            await residency.ensure(name, lambda done, total: progress("upload", done, total))
+            with timeline.stage(f"{name} uploaded", f"{name} weights ready"):
+                await residency.ensure(name, lambda done, total: progress("upload", done, total))
         await compiling
-        for runner in (looker, writer):
-            if runner:
-                runner.build(kernels)
+        with timeline.stage("recorded", "pipelines", *(f"{name} uploaded" for name, _ in named)):
+            for runner in (looker, writer):
+                if runner:
+                    runner.build(kernels)
         if tuning and writer:
-            await tuning.apply(writer, kernels)
+            with timeline.stage("shapes tried", "recorded"):
+                await tuning.apply(writer, kernels)
     finally:
         compiling.cancel()
         await asyncio.gather(compiling, return_exceptions=True)
@@ -119,6 +120,14 @@ async def load(
     ]
     room = decisions[0]["room"] / decisions[0]["need"] if language else 1.0
     return Loaded(sized.sizing.context, region, writer, looker, room, tuple(decisions))
+
+
+async def _compiled(kernels: Kernels, plans: list[Plan], progress: Progress) -> None:
+    with timeline.stage("pipelines", "pool"):
+        await kernels.prepare(
+            (dispatch for plan in plans for dispatch in plan.dispatches),
+            lambda done, total: progress("shaders", done, total),
+        )
 
 
 def _named(language: LanguageModel | None, vision: VisionModel | None) -> list[tuple[str, LanguageModel | VisionModel]]:
@@ -154,10 +163,12 @@ async def take_pool(
     """Sizes the pool and takes its slabs; a GPU that has less memory than the budget gets a smaller pool."""
     budget = pool.budget
     while True:
-        sized = size_for(device.limits, budget, language, vision, vision_plan, stream_below)
+        with timeline.stage("plans", "device", "vision plan", "language head"):
+            sized = size_for(device.limits, budget, language, vision, vision_plan, stream_below)
         try:
-            await pool.add_slabs("weights", sized.sizing.weights, max(w.largest_piece for w in sized.need.weights))
-            await pool.add_slabs("workspace", sized.sizing.workspace, sized.need.activations)
+            with timeline.stage("pool", "plans"):
+                await pool.add_slabs("weights", sized.sizing.weights, max(w.largest_piece for w in sized.need.weights))
+                await pool.add_slabs("workspace", sized.sizing.workspace, sized.need.activations)
             return sized
         except OutOfMemory as error:
             pool.give_back_slabs()

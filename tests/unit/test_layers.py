@@ -24,7 +24,7 @@ RANKS = {
     "worker": 7,
     "bench": 7,
 }
-FREE = {"errors", ""}  # pyapp.errors, and the package itself with its version: for everybody
+FREE = {"errors", "timeline", ""}  # for everybody; the last is the package itself with its version
 # The server side stands apart: what each of its two packages may import besides itself. The gateway shares with routing
 # how the stream and a record of telemetry look on the wire, and nothing else.
 SERVER_SIDE = {
