@@ -32,6 +32,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any, Literal
 
@@ -86,8 +87,17 @@ class Graph:
     tensors: Mapping[str, Tensor]
     ops: tuple[Op, ...]
 
+    @cached_property
+    def _readers(self) -> dict[str, list[Op]]:
+        found: dict[str, list[Op]] = {}
+        for op in self.ops:
+            for name in dict.fromkeys(op.inputs.values()):
+                found.setdefault(name, []).append(op)
+        return found
+
     def readers(self, tensor: str) -> list[Op]:
-        return [op for op in self.ops if tensor in op.inputs.values()]
+        """The operations that read it, in order."""
+        return self._readers.get(tensor, [])
 
     def producer(self, tensor: str) -> Op | None:
         return next((op for op in self.ops if op.output == tensor), None)

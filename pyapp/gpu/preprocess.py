@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
+from types import CodeType
 from typing import Any
 
 _DIRECTIVE = re.compile(r"^\s*//#(include|if|else|endif|for|endfor)\b\s*(.*?)\s*$")
@@ -27,15 +29,23 @@ def preprocess(text: str, params: Mapping[str, Any], load: Callable[[str], str])
     return "\n".join(lines) + "\n"
 
 
+@cache
+def _compiled(expression: str) -> CodeType:
+    return compile(expression, "<wgsl>", "eval")
+
+
 def _value(name: str, params: Mapping[str, Any]) -> Any:
     try:
         # Small arithmetic such as ${r * 2 + 1} or ${K / 32} over the parameters; values come from our own lowering.
-        return eval(compile(name, "<wgsl>", "eval"), {"__builtins__": {}}, dict(params))
+        return eval(_compiled(name), {"__builtins__": {}}, params)
     except (NameError, SyntaxError, TypeError) as error:
         raise PreprocessError(f"no value for {name!r}: {error}") from None
 
 
 def _substitute(line: str, params: Mapping[str, Any]) -> str:
+    if "${" not in line:
+        return line
+
     def show(match: re.Match[str]) -> str:
         value = _value(match[1], params)
         return repr(value) if isinstance(value, float) else str(int(value) if isinstance(value, bool) else value)

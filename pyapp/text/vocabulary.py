@@ -7,9 +7,12 @@ upwards in byte order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
+from itertools import accumulate, compress, count, pairwise
 from typing import Any, Final
+
+import numpy as np
 
 from ..errors import BadModel
 
@@ -39,6 +42,9 @@ def _byte_alphabet() -> dict[int, int]:
 
 
 BYTE_OF_CODE_POINT: Final = _byte_alphabet()
+NO_BYTE: Final = 0xFFFF
+_TABLE: Final = np.full(max(BYTE_OF_CODE_POINT) + 1, NO_BYTE, np.uint16)
+_TABLE[list(BYTE_OF_CODE_POINT)] = list(BYTE_OF_CODE_POINT.values())
 
 
 @dataclass(frozen=True)
@@ -66,8 +72,9 @@ class Vocabulary:
         types = _types(metadata, len(tokens))
         pieces = _pieces(tokens, types)
         ranks, id_of_rank = _ranks(tokens, types, pieces, _strings(metadata, "tokenizer.ggml.merges"))
-        control = {tokens[i]: i for i, kind in enumerate(types) if kind in (UNKNOWN, CONTROL) and tokens[i]}
-        user_defined = {tokens[i]: i for i, kind in enumerate(types) if kind == USER_DEFINED and tokens[i]}
+        others = [i for i in _special(types) if tokens[i]]
+        control = {tokens[i]: i for i in others if types[i] in (UNKNOWN, CONTROL)}
+        user_defined = {tokens[i]: i for i in others if types[i] == USER_DEFINED}
         return cls(pieces, ranks, id_of_rank, control, user_defined, _ends(metadata, tokens, types))
 
 
@@ -101,18 +108,31 @@ def _types(metadata: dict[str, Any], count: int) -> list[int]:
     return types
 
 
+def _special(types: list[int]) -> list[int]:
+    """The ids of tokens that are not normal; as elsewhere here without a loop, which is slow in wasm."""
+    return list(compress(count(), map(NORMAL.__ne__, types)))
+
+
+def _normal(tokens: list[str], types: list[int]) -> list[str]:
+    """The tokens by id, the others' texts left out."""
+    texts = list(tokens)
+    for i in _special(types):
+        texts[i] = ""
+    return texts
+
+
 def _pieces(tokens: list[str], types: list[int]) -> tuple[bytes, ...]:
-    """Token bytes by id. The normal ones are translated in one go: a loop over 49,152 of them is slow in wasm."""
-    normal = [text if kind == NORMAL else "" for text, kind in zip(tokens, types, strict=True)]
-    try:
-        blob = "".join(normal).translate(BYTE_OF_CODE_POINT).encode("latin-1")
-    except UnicodeEncodeError:
+    """Token bytes by id. The normal ones are translated in one go."""
+    normal = _normal(tokens, types)
+    codes = np.frombuffer("".join(normal).encode("utf-16-le", "surrogatepass"), "<u2")
+    values = _TABLE[np.minimum(codes, len(_TABLE) - 1)]
+    if (codes >= len(_TABLE)).any() or (values == NO_BYTE).any():
         return tuple(_piece(text, kind) for text, kind in zip(tokens, types, strict=True))
+    blob = values.astype(np.uint8).tobytes()
     ends = list(accumulate(map(len, normal), initial=0))
     pieces = [blob[start:end] for start, end in pairwise(ends)]
-    for i, kind in enumerate(types):
-        if kind != NORMAL:
-            pieces[i] = tokens[i].encode("utf-8", "replace")
+    for i in _special(types):
+        pieces[i] = tokens[i].encode("utf-8", "replace")
     return tuple(pieces)
 
 
@@ -129,20 +149,39 @@ def _ranks(
 
     Ids need not be in that order, and a normal token that no merge makes must not be found, so ids are no ranks.
     """
-    id_of = {text: i for i, (text, kind) in enumerate(zip(tokens, types, strict=True)) if kind == NORMAL}
+    normal = _normal(tokens, types)
     ranks = {bytes([byte]): byte for byte in range(256)}
     char_of = {byte: chr(code) for code, byte in BYTE_OF_CODE_POINT.items()}
-    id_of_rank = [id_of.get(char_of[byte], -1) for byte in range(256)]
+    single = {normal[i]: i for i in compress(count(), map((1).__eq__, map(len, normal)))}
+    id_of_rank = [single.get(char_of[byte], -1) for byte in range(256)]
+    made = _made(normal, merges)
+    token_of = dict(zip(map(pieces.__getitem__, made), made, strict=True))
+    if len(token_of) < len(made):  # what several merges make has the first one's priority
+        token_of = {}
+        for token in made:
+            token_of.setdefault(pieces[token], token)
+    for piece in ranks.keys() & token_of.keys():
+        del token_of[piece]
+    ranks.update(zip(token_of, range(256, 256 + len(token_of)), strict=True))
+    return ranks, [*id_of_rank, *token_of.values()]
+
+
+def _made(normal: list[str], merges: list[str]) -> Sequence[int]:
+    """The token that each merge makes. Raises BadModel for one that makes none."""
     # Joined and split again instead of a loop over 48,900 merges: the byte alphabet has neither blank nor line end.
     joined = "\n".join(merges)
-    made = list(map(id_of.get, joined.replace(" ", "").split("\n")))
-    if joined.count(" ") != len(merges) or len(made) != len(merges) or None in made:
+    names = joined.replace(" ", "").split("\n")
+    sound = joined.count(" ") == len(names) == len(merges)
+    if sound and names[0] and names[0] in normal:
+        start = normal.index(names[0])
+        if normal[start : start + len(names)] == names:  # as every vocabulary has them that was not put together later
+            return range(start, start + len(names))
+    id_of = dict(zip(normal, range(len(normal)), strict=True))
+    id_of.pop("", None)
+    made = list(map(id_of.get, names))
+    if not sound or None in made:
         raise _bad_merge(merges, id_of)
-    for token in dict.fromkeys(made):  # a token that several merges make has the first one's priority
-        assert token is not None
-        if ranks.setdefault(pieces[token], len(id_of_rank)) == len(id_of_rank):
-            id_of_rank.append(token)
-    return ranks, id_of_rank
+    return made  # type: ignore[return-value]
 
 
 def _bad_merge(merges: list[str], id_of: dict[str, int]) -> BadModel:
@@ -162,7 +201,7 @@ def _joins(merge: str, id_of: dict[str, int]) -> bool:
 
 
 def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> frozenset[int]:
-    ends = {i for i, text in enumerate(tokens) if text in END_NAMES}
+    ends = set(compress(count(), map(END_NAMES.__contains__, tokens)))
     for name in ("eos", "eot", "eom"):
         key = f"tokenizer.ggml.{name}_token_id"
         value = metadata.get(key)

@@ -255,9 +255,42 @@ class _Cursor:
         return listed
 
     def strings(self, count: int, key: str) -> list[str]:
-        # A vocabulary is some 100,000 short strings: everything in this loop is paid that often.
+        self.require(self.at + 8 * count, key)
+        pieces = self._short_pieces(count, key)
+        if pieces is None:
+            pieces = self._pieces(count, key)
+        try:
+            # Together, which is faster; a line end in one of them shows in their number.
+            texts = b"\n".join(pieces).decode().split("\n")
+        except UnicodeDecodeError as error:
+            raise _not_text(key, error) from None
+        return texts if len(texts) == count else [piece.decode() for piece in pieces]
+
+    def _short_pieces(self, count: int, key: str) -> list[bytes] | None:
+        """The next ``count`` texts, found without a loop over them where all have 1 to 255 bytes and no NUL: then the
+        seven zeros of a length's upper bytes stand before each of them and nowhere else. None where that is not so.
+        """
+        parts = self.data[self.at :].split(b"\0" * 7, count)
+        if count == 0 or len(parts) != count + 1:
+            return None
+        rest = parts.pop()
+        # Each part should be a text and one byte more, the length of the next one; the first has no text before it.
+        sizes = np.fromiter(map(len, parts), np.int64, count)
+        if sizes[0] != 1 or not sizes.all():
+            return None
+        ends = np.cumsum(sizes)
+        lengths = np.frombuffer(b"".join(parts), np.uint8)[ends - 1]
+        last = int(lengths[-1])
+        if (lengths[:-1] != sizes[1:] - 1).any() or last > len(rest):
+            return None
+        end = self.at + int(ends[-1]) + 7 * count + last
+        self.require(end, key)
+        self.at = end
+        return [*[part[:-1] for part in parts[1:]], rest[:last]]
+
+    def _pieces(self, count: int, key: str) -> list[bytes]:
+        """The next ``count`` texts, whatever they are."""
         data, at, length_of = self.data, self.at, struct.Struct("<Q").unpack_from
-        self.require(at + 8 * count, key)
         known = len(data)
         pieces: list[bytes] = []
         append = pieces.append
@@ -270,10 +303,7 @@ class _Cursor:
                 raise NeedMoreBytes(rest)
             append(data[start:at])
         self.at = at
-        try:
-            return [piece.decode() for piece in pieces]
-        except UnicodeDecodeError as error:
-            raise _not_text(key, error) from None
+        return pieces
 
 
 def _decode(piece: bytes, what: str) -> str:
