@@ -7,7 +7,7 @@ never meets either, so only the others come here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Final
@@ -28,7 +28,7 @@ def has_long_run(text: str) -> bool:
 
 
 def encode_words(
-    text: str, pattern: regex.Pattern[str], ranks: dict[bytes, int], encode_short: Callable[[bytes], list[int]]
+    text: str, pattern: regex.Pattern[str], ranks: dict[bytes, int], encode_short: Callable[[bytes], Iterable[int]]
 ) -> list[int]:
     """Ranks of ``text`` split by ``pattern``; ``encode_short`` encodes words of up to four times LONG_RUN bytes."""
     result: list[int] = []
