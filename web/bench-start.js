@@ -2,7 +2,7 @@
 
 const PATIENCE_MS = 300_000;
 
-/** One visit in a frame: {prompt_tokens, ready_ms, first_token_ms, rows}. Rejects where it fails. */
+/** One visit in a frame: {about, prompt_tokens, ready_ms, first_token_ms, rows}. Rejects where it fails. */
 function visit(options, messages) {
   const frame = document.createElement("iframe");
   const query = new URLSearchParams({ visit: JSON.stringify({ options, messages }) });
@@ -30,7 +30,8 @@ function visit(options, messages) {
 export async function start(post, options, messages, reps) {
   let best = null;
   for (let number = 0; number <= reps; number++) {
-    const { rows, ...figures } = await visit(options, messages);
+    const { rows, about, ...figures } = await visit(options, messages);
+    if (!number) await post({ ...about, browser: navigator.userAgent.match(/Chrom\w*\/[\d.]+/)?.[0] ?? "", reps });
     await post({ bench: "start", visit: number ? `cached ${number}` : "first", ...figures });
     if (number && (!best || figures.first_token_ms < best.first_token_ms)) best = { ...figures, rows };
   }

@@ -1,5 +1,5 @@
 // A page of its own in a frame of the bench: from its navigation to the first token, as a visitor has it. Posts
-// {prompt_tokens, ready_ms, first_token_ms, rows} or {error} to the bench; the client is closed by then.
+// {about, prompt_tokens, ready_ms, first_token_ms, rows} or {error} to the bench; the client is closed by then.
 
 import { createClient } from "./tandem.js";
 import { ended, now, rows, stages } from "./timeline.js";
@@ -20,9 +20,11 @@ async function visit() {
     if (event.type === "usage") promptTokens = event.promptTokens;
   }
   ended("first token", ready, first, ["client opened"]);
+  const { adapter, software, tier } = client.status;
   const timeline = [...stages, ...(await client.inspect.timeline())];
   await client.close();
   return {
+    about: { adapter, software, tier },
     prompt_tokens: promptTokens,
     ready_ms: ready - zero,
     first_token_ms: first - zero,

@@ -8,31 +8,27 @@ export const here = new URL("./", import.meta.url).href;
 /** The modules that Python imports by these names. */
 const HELPERS = { tandem_replay: "replay.mjs", tandem_opfs: "opfs.mjs", tandem_tabs: "tabs.mjs" };
 
-/** Counts the bytes of every body that is fetched while `work` runs; `tell(loaded)` hears of them now and then. */
-async function counting(tell, work) {
-  const original = self.fetch;
+/** Adds up bytes as they come; `tell(sum)` hears of them now and then. */
+function counter(tell) {
   let loaded = 0;
-  let told = 0;
-  const count = async (reader) => {
-    for (let part = await reader.read(); !part.done; part = await reader.read()) {
-      loaded += part.value.byteLength;
-      if (performance.now() - told < 50) continue;
-      told = performance.now();
-      tell(loaded);
-    }
+  let told = -Infinity;
+  return (more, last = false) => {
+    loaded += more;
+    if (!last && performance.now() - told < 50) return;
+    told = performance.now();
     tell(loaded);
   };
-  tell(0);
-  self.fetch = async (...request) => {
-    const response = await original.call(self, ...request);
-    if (response.body) count(response.clone().body.getReader()).catch(() => {});
-    return response;
-  };
-  try {
-    return await work();
-  } finally {
-    self.fetch = original;
-  }
+}
+
+/** Counts what Pyodide fetches by itself, once it has come: a look into its streams would cost it a copy of each. */
+function countRuntime(count) {
+  const seen = new PerformanceObserver((list) => {
+    for (const { name, decodedBodySize } of list.getEntries()) {
+      if (/\/pyodide\/[^/]+\.(wasm|zip|json)$/.test(name)) count(decodedBodySize);
+    }
+  });
+  seen.observe({ type: "resource" });
+  return seen;
 }
 
 async function get(path) {
@@ -41,7 +37,24 @@ async function get(path) {
   return response;
 }
 
-const bytes = async (path) => new Uint8Array(await (await get(path)).arrayBuffer());
+/** A file's bytes; `count` hears of each part. */
+async function bytes(path, count) {
+  const reader = (await get(path)).body.getReader();
+  const parts = [];
+  let size = 0;
+  for (let part = await reader.read(); !part.done; part = await reader.read()) {
+    parts.push(part.value);
+    size += part.value.byteLength;
+    count(part.value.byteLength);
+  }
+  const whole = new Uint8Array(size);
+  let at = 0;
+  for (const part of parts) {
+    whole.set(part, at);
+    at += part.byteLength;
+  }
+  return whole;
+}
 
 /** A started Python. Where the snapshot of its memory does not hold, which is an experiment of Pyodide's, without it. */
 async function start(loadPyodide, snapshot) {
@@ -83,10 +96,13 @@ export async function boot(onProgress = () => {}) {
   const share = (loaded) => Math.min(1, loaded / runtimeBytes);
   const total = runtimeDownloadBytes;
   const tell = (loaded) => onProgress({ stage: "runtime", loaded: Math.round(share(loaded) * total), total });
-  return counting(tell, async () => {
-    const modules = Promise.all([bytes(images.libraries), bytes(images.tandem)]);
+  const count = counter(tell);
+  count(0);
+  const seen = countRuntime(count);
+  try {
+    const modules = Promise.all([bytes(images.libraries, count), bytes(images.tandem, count)]);
     modules.catch(() => {}); // awaited below
-    const snapshot = bytes(images.snapshot);
+    const snapshot = bytes(images.snapshot, count);
     snapshot.catch(() => {});
     const [{ loadPyodide }, ...helpers] = await timed("scripts", ["list of wheels"], () =>
       Promise.all(["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path))),
@@ -106,8 +122,11 @@ export async function boot(onProgress = () => {}) {
     // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.
     runtime.runPython("import random; random.seed()");
     Object.keys(HELPERS).forEach((name, index) => runtime.registerJsModule(name, helpers[index]));
+    count(0, true);
     return runtime;
-  });
+  } finally {
+    seen.disconnect();
+  }
 }
 
 /** The first line of what was thrown, without its full stop. */

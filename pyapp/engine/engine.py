@@ -89,18 +89,25 @@ class Engine:
         Raises: NoDevice, OutOfMemory, BadModel, BadWeights, DeviceLost. What was taken is given back first.
         """
         found = await probe(adapter) if isinstance(adapter, str) else adapter
-        # A file that cannot run, or a bad vocabulary, is found out before the GPU is asked for anything.
-        with timeline.stage("language head", "language file"):
-            language_model = await LanguageModel.open(language) if language else None
-        with timeline.stage("vision head", "vision file"):
-            vision_model = await VisionModel.open(vision) if vision else None
-        with timeline.stage("tokenizer", "language head"):
-            text = _text_of(language_model) if language_model else None
-        engine = await cls.of_models(
-            found, budget, language_model, vision_model, progress, limits, stream_below, verdicts, shapes
-        )
-        if text:
-            engine.tokenizer, engine.chat = text
+        # The GPU's process is busy with the device while the heads are read here, and with the kernels while the
+        # vocabulary is. A file that cannot run is found out before anything is asked of the device.
+        opening = asyncio.ensure_future(_device(found, limits))
+        try:
+            with timeline.stage("language head", "language file"):
+                language_model = await LanguageModel.open(language) if language else None
+            with timeline.stage("vision head", "vision file"):
+                vision_model = await VisionModel.open(vision) if vision else None
+        except BaseException:
+            opening.add_done_callback(_unwanted)  # not waited for: a GPU that hangs would keep the error
+            raise
+        engine = cls(await opening, budget)
+
+        def read_text() -> None:
+            if language_model:
+                with timeline.stage("tokenizer", "language head"):
+                    engine.tokenizer, engine.chat = _text_of(language_model)
+
+        await engine._load(language_model, vision_model, progress, stream_below, verdicts, shapes, read_text)
         return engine
 
     @classmethod
@@ -112,25 +119,31 @@ class Engine:
         """``create`` for models that are open already. Such an engine knows ids only: it has no ``tokenizer`` and no
         ``chat``, and ``generate`` must be told where a text ends.
         """
-        with timeline.stage("device", "adapter", "tokenizer"):
-            engine = cls(await Device.open(found, limits), budget)
+        engine = cls(await _device(found, limits), budget)
+        await engine._load(language, vision, progress, stream_below, verdicts, shapes, lambda: None)
+        return engine
+
+    async def _load(
+        self, language: LanguageModel | None, vision: VisionModel | None, progress: Progress, stream_below: float,
+        verdicts: Verdicts | None, shapes: ShapeNotes | None, meanwhile: Callable[[], None],
+    ) -> None:  # fmt: skip
+        """``meanwhile``: as in ``loading.load``. Closes the engine where it fails."""
         try:
             tuning = Tuning(shapes, language) if shapes and language else None
             loaded = await load(
-                engine.device, engine.pool, engine.residency, engine.kernels, language, vision, progress, stream_below,
-                tuning,
+                self.device, self.pool, self.residency, self.kernels, language, vision, progress, stream_below,
+                tuning, meanwhile,
             )  # fmt: skip
             if loaded.language:
                 check = partial(progress, "check")
                 with timeline.stage("self-check", "recorded"):
-                    engine.checked = await selfcheck.vouch(loaded.language, verdicts, check)
+                    self.checked = await selfcheck.vouch(loaded.language, verdicts, check)
         except BaseException:
-            await engine.close()
+            await self.close()
             raise
-        engine.context, engine._activations = loaded.context, loaded.activations
-        engine.language, engine.vision = loaded.language, loaded.vision
-        engine.room, engine.decisions = loaded.room, list(loaded.decisions)
-        return engine
+        self.context, self._activations = loaded.context, loaded.activations
+        self.language, self.vision = loaded.language, loaded.vision
+        self.room, self.decisions = loaded.room, list(loaded.decisions)
 
     def _runners(self) -> list[tuple[str, LanguageRunner | VisionRunner]]:
         named = ((vision_module.NAME, self.vision), (language_module.NAME, self.language))
@@ -301,6 +314,17 @@ class Engine:
             self.pool.close()
             self.device.close()
             await self.residency.close()
+
+
+async def _device(found: Probe, limits: Mapping[str, int] | None) -> Device:
+    with timeline.stage("device", "adapter"):
+        return await Device.open(found, limits)
+
+
+def _unwanted(opening: asyncio.Future[Device]) -> None:
+    """Closes a device that has come for nobody."""
+    if not opening.cancelled() and opening.exception() is None:
+        opening.result().close()
 
 
 def _text_of(model: LanguageModel) -> tuple[Tokenizer, ChatTemplate]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -62,9 +63,12 @@ class Sized:
 async def load(
     device: Device, pool: Pool, residency: Residency, kernels: Kernels, language: LanguageModel | None,
     vision: VisionModel | None, progress: Progress, stream_below: float = 1.0, tuning: Tuning | None = None,
+    meanwhile: Callable[[], None] = lambda: None,
 ) -> Loaded:  # fmt: skip
     """See ``Engine.create``. A vision model that the device's bindings cannot hold is left out where there is a
-    language model as well. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost."""
+    language model as well. ``meanwhile`` is called once the kernels are being compiled, which is the work of another
+    process, and before weights are packed. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost, and what
+    ``meanwhile`` raises."""
     with timeline.stage("vision plan", "device", "vision head"):
         vision_plan = _vision_plan(device, language, vision)
     if vision_plan is None:
@@ -89,6 +93,7 @@ async def load(
         if sized.vision:
             looker = VisionRunner(sized.vision, device, pool, residency)
             await looker.bind_memory(region)
+        meanwhile()
         named = _named(language, vision)
         for (name, model), weights, placement in zip(named, sized.need.weights, sized.sizing.placements, strict=True):
             with timeline.stage(f"{name} weights ready", "pool"):
@@ -163,7 +168,7 @@ async def take_pool(
     """Sizes the pool and takes its slabs; a GPU that has less memory than the budget gets a smaller pool."""
     budget = pool.budget
     while True:
-        with timeline.stage("plans", "device", "vision plan", "language head"):
+        with timeline.stage("plans", "vision plan"):
             sized = size_for(device.limits, budget, language, vision, vision_plan, stream_below)
         try:
             with timeline.stage("pool", "plans"):

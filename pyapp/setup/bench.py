@@ -21,6 +21,7 @@ from playwright.sync_api import Error as BrowserError
 from . import gateway_bench, kernels_report
 from .browser import ensure_chromium, flags
 from .failure import SetupError
+from .gantt import gantt
 from .serve import make_app, serving
 from .sharing_report import report
 from .site import build_site
@@ -161,7 +162,10 @@ def run(options: argparse.Namespace, root: Path) -> int:
     rows = read_rows(options.rows) if options.rows else measure(options, root)
     shared = [row for row in rows if row.get("bench") == "sharing"]
     kernels = [row for row in rows if row.get("bench") == "kernels"]
-    print(table([row for row in rows if row.get("bench") not in ("sharing", "kernels")]))
+    timeline = [row for row in rows if row.get("bench") == "timeline"]
+    print(table([row for row in rows if row.get("bench") not in ("sharing", "kernels", "timeline")]))
+    if timeline:
+        print(f"\nThe start, ms from navigation:\n{gantt(timeline)}")
     if shared:
         report(title(rows), rows, root / "docs", keep=not is_software(rows))
     if kernels:

@@ -50,7 +50,9 @@ def make_parser() -> argparse.ArgumentParser:
 
     bench = made["bench"]
     bench.add_argument(
-        "which", nargs="*", help="language, vision, profile, sharing, kernels (default: the first two); or gateway"
+        "which",
+        nargs="*",
+        help="language, vision, profile, start, sharing, kernels (default: the first two); or gateway",
     )
     bench.add_argument("--adapter", choices=("auto", "software"), default="auto", help="default %(default)s")
     bench.add_argument("--out", type=Path, help="write the rows as JSON to this file too")

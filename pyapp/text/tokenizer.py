@@ -106,12 +106,12 @@ class Tokenizer:
     def _encode_plain(self, text: str) -> list[int]:
         if not text:
             return []
-        long = has_long_run(text)
-        if not long and len(text) > SHORT:
+        short = len(text) <= SHORT
+        if not short and not has_long_run(text):
             ranks = self._encoding.encode_ordinary(text)
         else:
             words = regex.compile(self._pattern)  # regex keeps compiled patterns in a cache of its own
-            encode_short = self._encoding._encode_single_piece if long else self._merged
+            encode_short = self._merged if short else self._encoding._encode_single_piece
             ranks = encode_words(text, words, self._vocabulary.ranks, encode_short)
         id_of_rank = self._vocabulary.id_of_rank
         return [token for token in map(id_of_rank.__getitem__, ranks) if token >= 0]

@@ -7,9 +7,11 @@ from typing import Any
 import gguf
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyapp.errors import BadModel
-from pyapp.weights.gguf import NeedMoreBytes, parse_gguf, read_gguf
+from pyapp.weights.gguf import NeedMoreBytes, _Cursor, parse_gguf, read_gguf
 from pyapp.weights.source import BytesSource
 
 TINY = sorted((Path(__file__).parents[1] / "data" / "tiny").glob("*.gguf"))
@@ -187,3 +189,37 @@ async def test_vocabulary_across_several_reads() -> None:
     file = await read_gguf(BytesSource(data))
     assert file.metadata["tokens"] == words
     assert file.tensors["t"].offset == len(data) - 32
+
+
+TEXTS = st.lists(
+    st.one_of(
+        st.text(max_size=12),
+        st.sampled_from(["", "\n", "a\nb", "\0", "x\0y", "\0" * 8, "a" * 255, "a" * 256, "é" * 200, "\x07" + "\0" * 7]),
+    ),
+    max_size=12,
+)
+
+
+@given(TEXTS, TEXTS, st.integers(0, 3))
+def test_any_lists_of_texts_come_back(first: list[str], second: list[str], cut: int) -> None:
+    """The quick way to find short texts must never find others than the lengths say."""
+    arrays = [
+        text(name) + struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(text, texts))
+        for name, texts in (("a", first), ("b", second))
+    ]
+    data = head(arrays)
+    assert parse_gguf(data, len(data)).metadata == {"a": first, "b": second}
+    # A head that ends inside of them asks for more.
+    short = len(b"GGUF") + 20 + len(arrays[0]) + len(arrays[1]) - cut
+    if cut:
+        with pytest.raises(NeedMoreBytes) as caught:
+            parse_gguf(data[:short], len(data))
+        assert short < caught.value.needed <= len(data)
+
+
+def test_short_texts_are_found_without_a_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Cursor, "_pieces", None)  # the loop
+    texts = ["a" * length for length in range(1, 256)]
+    array = text("a") + struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(text, texts))
+    data = head([array])
+    assert parse_gguf(data, len(data)).metadata == {"a": texts}

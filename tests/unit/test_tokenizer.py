@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from pyapp.errors import BadArgument, BadModel
 from pyapp.text import long_words
+from pyapp.text import tokenizer as tokenizer_module
 from pyapp.text.pretokenizers import PATTERNS
-from pyapp.text.tokenizer import Tokenizer
+from pyapp.text.tokenizer import SHORT, Tokenizer
 from pyapp.text.vocabulary import Vocabulary
 from tests.unit.text_models import PlainBpe, golden, smollm2, tiny
 
@@ -103,6 +104,34 @@ def test_ids_that_are_not_in_the_order_of_the_merges() -> None:
             assert [order[i] for i in got] == straight.encode(case["text"], special)
             assert mixed.decode(got) == straight.decode(straight.encode(case["text"], special))
     assert {order[i] for i in mixed.eos_ids} == straight.eos_ids
+
+
+def test_short_texts_need_no_tiktoken_and_have_the_ids_that_it_gives(
+    metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as without:
+        without.setattr(tiktoken, "Encoding", None)
+        short = Tokenizer.from_gguf(metadata)
+        texts = [case["text"] for case in golden("tok_encode.json")["cases"] if len(case["text"]) <= SHORT]
+        assert len(texts) > 150
+        ids = [short.encode(text) for text in texts]
+        assert [short.encode(text) for text in texts] == ids  # now from the words that are kept
+        with pytest.raises(TypeError):
+            short.encode("one word and another, " * (SHORT // 20))
+    monkeypatch.setattr(tokenizer_module, "SHORT", -1)
+    tiktokens = Tokenizer.from_gguf(metadata)
+    assert [tiktokens.encode(text) for text in texts] == ids
+    assert "_encoding" in vars(tiktokens)
+
+
+def test_what_several_merges_make_has_the_first_ones_priority() -> None:
+    tokens = ["a", "b", "c", "ab", "bc", "abc"]
+    vocabulary = Vocabulary.from_gguf(
+        {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["a b", "ab c", "b c", "a bc"]}
+    )
+    assert [vocabulary.ranks[piece] for piece in (b"ab", b"abc", b"bc")] == [256, 257, 258]
+    assert vocabulary.id_of_rank[256:] == [3, 5, 4]
+    assert [vocabulary.id_of_rank[byte] for byte in b"abcd"] == [0, 1, 2, -1]
 
 
 def test_a_token_that_no_merge_makes_is_not_found() -> None:
