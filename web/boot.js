@@ -71,9 +71,15 @@ async function start(loadPyodide, snapshot) {
   }
 }
 
+/** Where Python finds packages. `sysconfig` would say the same, after reading how Python was built. */
+const PACKAGES = `
+import sys
+f"{sys.prefix}/lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+`;
+
 /** Puts files where Python finds modules; `image` is what pyapp/setup/data/python_image.mjs wrote. */
 function unpack(runtime, image) {
-  const folder = runtime.runPython("import sysconfig; sysconfig.get_path('purelib')");
+  const folder = runtime.runPython(PACKAGES);
   let at = 4 + new DataView(image.buffer).getUint32(0, true);
   const made = new Set();
   for (const [name, size] of JSON.parse(new TextDecoder().decode(image.subarray(4, at)))) {
@@ -117,7 +123,7 @@ export async function boot(onProgress = () => {}) {
     fetched("wasm fetched", ".wasm", ["scripts"]);
     fetched("snapshot fetched", images.snapshot, ["list of wheels"]);
     fetched("modules fetched", images.libraries, ["list of wheels"]);
-    runtime.runPython("import importlib; importlib.invalidate_caches()"); // it has looked into those folders before
+    runtime.runPython("import sys; sys.path_importer_cache.clear()"); // it has looked into those folders before
     // What is in the snapshot is the same for every visitor. That goes for the hash seed too, which meets nobody's data
     // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.
     runtime.runPython("import random; random.seed()");
