@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,7 +21,6 @@ from ..gpu.replay import clear
 from ..gpu.residency import Residency
 from ..text.chat import ChatTemplate
 from ..text.sampling import SamplingParams
-from ..text.tokenizer import Tokenizer
 from . import language as language_module
 from . import selfcheck
 from . import vision as vision_module
@@ -34,6 +33,9 @@ from .selfcheck import Verdicts
 from .tuner import ShapeNotes
 from .tuning import Tuning
 from .vision import VisionModel, VisionRunner
+
+if TYPE_CHECKING:
+    from ..text.tokenizer import Tokenizer
 
 TURN_SECONDS = 60.0
 """How long a picture waits for its turn. A text offers its own at every token, so whoever takes longer is stuck."""
@@ -329,6 +331,8 @@ def _unwanted(opening: asyncio.Future[Device]) -> None:
 
 def _text_of(model: LanguageModel) -> tuple[Tokenizer, ChatTemplate]:
     """How the model reads and writes text. Raises ``BadModel``, also for ids that its embedding does not have."""
+    from ..text.tokenizer import Tokenizer  # and regex with it, which takes its time: now, beside the kernels
+
     metadata = model.file.metadata
     tokenizer = Tokenizer.from_gguf(metadata)
     if tokenizer.vocab_size != model.config.vocab:

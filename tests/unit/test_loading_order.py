@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,6 +24,14 @@ from .tiny_models import TINY
 
 MIB = 1 << 20
 FILE = (TINY / "tiny-qwen2-Q4_0-untied.gguf").read_bytes()
+
+
+def test_the_worker_is_there_before_regex_and_tiktoken_are() -> None:
+    """They come with the vocabulary, beside the kernels' compilation, and with the first long text."""
+    modules = "pyapp.worker, pyapp.engine.engine, pyapp.engine.cpu_vision, pyapp.weights.store, pyapp.vision.decode"
+    script = f"import sys, {modules}; print(sorted({{'regex', 'tiktoken'}} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
 
 
 class Kernels:
