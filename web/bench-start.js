@@ -35,5 +35,5 @@ export async function start(post, options, messages, reps) {
     await post({ bench: "start", visit: number ? `cached ${number}` : "first", ...figures });
     if (number && (!best || figures.first_token_ms < best.first_token_ms)) best = { ...figures, rows };
   }
-  for (const row of best.rows) await post({ bench: "timeline", ...row });
+  for (const row of best?.rows ?? []) await post({ bench: "timeline", ...row });
 }
