@@ -1,7 +1,8 @@
 """Kernels for a decoder's operations: which WGSL file, specialised how, over how many workgroups.
 
-``products.py`` chooses among the kernels of a matrix product. Lanes never exceed the smallest subgroup that the device
-may run with, and a device without subgroups gets one lane, which needs no reduction at all.
+``products.py`` chooses among the kernels of a matrix product, ``lower_attention.py`` among those of attention. Lanes
+never exceed the smallest subgroup that the device may run with, and a device without subgroups gets one lane, which
+needs no reduction at all.
 """
 
 from __future__ import annotations
@@ -14,12 +15,9 @@ from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
-from .graph import DTYPE_BYTES, Graph, Op, Tensor
+from .graph import Graph, Op, Tensor
+from .lower_attention import MIN_SPLIT, cache_bytes, half_cache, lower_attention, lower_attention_merge
 from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key, usable
-
-MIN_SPLIT = 64
-SPLIT_CHUNK = 64
-"""Positions that ``attention_split.wgsl`` takes at a time."""
 
 
 def weight_bytes(tensor: Tensor, rows: int | None = None) -> int:
@@ -69,16 +67,6 @@ def _weight_bindings(tensor: Tensor, first: int, rows: int) -> list[Binding]:
     return bindings
 
 
-def _half_cache(op: Op, graph: Graph) -> bool:
-    """Whether the KV cache that an operation reads or writes, if any, is float16."""
-    return "kv" in op.inputs and graph.tensors[op.inputs["kv"]].dtype == "f16"
-
-
-def _cache_bytes(op: Op, graph: Graph) -> int:
-    """Bytes of one cached value."""
-    return DTYPE_BYTES[graph.tensors[op.inputs["kv"]].dtype]
-
-
 def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO_SHAPES) -> list[Dispatch]:
     weight = graph.tensors[op.inputs["weight"]]
     n_all, k = weight.shape
@@ -115,7 +103,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
             KV_ROWS=op.attrs.get("kv_rows", 0),
             SPLITS=op.attrs.get("splits", 0),
             MIN_SPLIT=MIN_SPLIT,
-            HALF_CACHE=_half_cache(op, graph),
+            HALF_CACHE=half_cache(op, graph),
         )
         bindings = [
             *_weight_bindings(weight, first, n),
@@ -132,7 +120,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
             bindings.append(Binding(8, op.inputs["rope"], "read_write"))
         written = tokens * 4 * n
         if epilogue == "rope_cache":
-            written -= tokens * 2 * op.attrs["kv_rows"] * (4 - _cache_bytes(op, graph))
+            written -= tokens * 2 * op.attrs["kv_rows"] * (4 - cache_bytes(op, graph))
         out.append(
             Dispatch(
                 op.name,
@@ -174,49 +162,6 @@ def lower_embed(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
             )
         )
     return out
-
-
-def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
-    heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
-    tokens = graph.tensors[op.inputs["q"]].shape[0]
-    context = graph.tensors[op.inputs["kv"]].shape[0]
-    params = {
-        "HEADS": heads, "KV_HEADS": kv_heads, "D": d, "SPLITS": splits, "MIN_SPLIT": MIN_SPLIT,
-        "SCALE": float(d**-0.5), "HALF_CACHE": _half_cache(op, graph),
-    }  # fmt: skip
-    if splits > 1 and _splits_together(heads // kv_heads, d, limits):
-        shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
-        groups = kv_heads * splits
-    else:
-        lanes = lanes_for(limits, 32)
-        shader = Shader.of("attention", **params, LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP)
-        groups = ceil(heads * splits / (WORKGROUP // lanes))
-    bindings = (
-        Binding(0, op.inputs["q"], "read_write"),
-        Binding(1, op.inputs["kv"], "read_write"),
-        Binding(2, op.output, "read_write"),
-        Binding(3, "state", "read"),
-    )
-    # Bytes and operations at full context: what a step reads grows with its position.
-    return [
-        Dispatch(
-            op.name,
-            shader,
-            bindings,
-            (groups, tokens, 1),
-            bytes=context * 2 * kv_heads * d * _cache_bytes(op, graph) + tokens * heads * d * 8,
-            flops=4 * tokens * context * heads * d,
-            per_tile=tokens > 1,
-        )
-    ]
-
-
-def _splits_together(sharers: int, d: int, limits: DeviceLimits) -> bool:
-    """Whether ``attention_split.wgsl`` does heads of ``d`` with so many to a head of the cache on a device."""
-    workgroup = max(SPLIT_CHUNK, d)
-    nbytes = 4 * sharers * (d + workgroup + SPLIT_CHUNK) + 16 * workgroup
-    fits = workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
-    return not limits.software and d in (32, 64, 128, 256) and fits
 
 
 def _elementwise(op: Op, shader: Shader, roles: tuple[str, ...], width: int, tokens: int) -> Dispatch:
@@ -261,7 +206,7 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
         NORM=norm,
         EPS=float(op.attrs.get("eps", 0.0)),
         WG=WORKGROUP,
-        HALF_CACHE=_half_cache(op, graph),
+        HALF_CACHE=half_cache(op, graph),
     )
     bindings = [
         Binding(0, op.inputs["qkv"], "read_write"),
@@ -282,17 +227,11 @@ def lower_rope_cache(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatc
             shader,
             tuple(bindings),
             groups,
-            bytes=tokens * (width * 4 + heads * d * 4 + 2 * kv_heads * d * _cache_bytes(op, graph)),
+            bytes=tokens * (width * 4 + heads * d * 4 + 2 * kv_heads * d * cache_bytes(op, graph)),
             flops=tokens * width * 3,
             per_tile=tokens > 1,
         )
     ]
-
-
-def lower_attention_merge(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
-    heads, d, splits = op.attrs["heads"], op.attrs["head_dim"], op.attrs["splits"]
-    shader = Shader.of("attention_merge", HEADS=heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, WG=WORKGROUP)
-    return [_elementwise(op, shader, ("x", "y"), heads * d // 32, 1)]
 
 
 def lower_silu_mul(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:

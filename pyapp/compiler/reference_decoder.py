@@ -1,4 +1,4 @@
-"""NumPy float32 of the decoder operations: what the kernels of ``lower_decoder.py`` must compute.
+"""NumPy float32 of the decoder operations: what the kernels of ``lower_decoder.py`` and ``lower_attention.py`` compute.
 
 Formulas: RMSNorm (Zhang and Sennrich 2019), RoPE on neighbouring pairs (Su et al. 2021), grouped attention (Ainslie et
 al. 2023), SwiGLU (Shazeer 2020), top-k then top-p sampling (Holtzman et al. 2020).
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .graph import NO_TOKEN, Op
-from .lower_decoder import MIN_SPLIT
+from .lower_attention import MIN_SPLIT
 
 if TYPE_CHECKING:
     from .reference import Run
