@@ -26,8 +26,6 @@ SOME = 8
 """Rows of a weight that are compared at its beginning, in its middle and at its end."""
 POSITIONS = 130
 """Of the cache that attention reads: more than two of the parts that it is split into while decoding."""
-COUNT = 5
-"""Tokens of a chunk: a whole tile and a part of one."""
 LIKELY = 8
 """The most tokens that sampling may draw."""
 NO_WEIGHTS: dict[str, Array] = {}
@@ -77,7 +75,8 @@ class Cases:
         random = np.random.default_rng(index)
         if op.kind == "sample":
             return list(self._sampling(index, op, dict(dispatch.shader.params)["WG"]))
-        count = min(COUNT, self.graph.tensors["ids"].shape[0]) if self.plan.tile > 1 else 1
+        # Of a chunk a whole tile and a part of one.
+        count = min(self.plan.tile + 1, self.graph.tensors["ids"].shape[0]) if self.plan.tile > 1 else 1
         position = min(POSITIONS, self.context) - count
         case = Case(index, StepState(position=position, count=count))
         if op.kind == "embed":
