@@ -1,4 +1,9 @@
-"""Kernels for a decoder's attention over the cache, split over the context while decoding."""
+"""Which kernel computes attention over the cache, and in what shape.
+
+One token's is split over the context (``attention_split.wgsl``), a chunk's goes in tiles of queries and keys
+(``attention_chunk.wgsl``): both have keys in workgroup memory for all heads that share them. An emulated device, where
+barriers are dear, and heads of other sizes have ``attention.wgsl``, which needs no workgroup memory at all.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +12,18 @@ from math import ceil
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Dispatch, Shader
 from .graph import DTYPE_BYTES, Graph, Op
-from .products import WORKGROUP, lanes_for
+from .products import WORKGROUP, lanes_for, token_tile
 
 MIN_SPLIT = 64
 SPLIT_CHUNK = 64
 """Positions that ``attention_split.wgsl`` takes at a time."""
+CHUNK_QUERIES = 16
+"""Queries of a workgroup of ``attention_chunk.wgsl``, a divisor of those in a tile of tokens. So few because each
+workgroup goes through all keys: 256 tokens of SmolLM2 make 144 of them, and of 32 queries 72 with twice the work."""
+CHUNK_ROWS = 2
+"""Queries that an invocation of it scores and sums, four keys at a time."""
+CHUNK_KEYS = ((64, 16), (64, 8), (32, 16), (32, 8))
+"""(keys, vec4 of each) that it has in workgroup memory at a time, the best first: fewer barriers, more invocations."""
 
 
 def half_cache(op: Op, graph: Graph) -> bool:
@@ -28,35 +40,56 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
     heads, kv_heads, d, splits = (op.attrs[key] for key in ("heads", "kv_heads", "head_dim", "splits"))
     tokens = graph.tensors[op.inputs["q"]].shape[0]
     context = graph.tensors[op.inputs["kv"]].shape[0]
+    sharers = heads // kv_heads
     params = {
-        "HEADS": heads, "KV_HEADS": kv_heads, "D": d, "SPLITS": splits, "MIN_SPLIT": MIN_SPLIT,
-        "SCALE": float(d**-0.5), "HALF_CACHE": half_cache(op, graph),
+        "HEADS": heads, "KV_HEADS": kv_heads, "D": d, "SCALE": float(d**-0.5), "HALF_CACHE": half_cache(op, graph),
     }  # fmt: skip
-    if splits > 1 and _splits_together(heads // kv_heads, d, limits):
+    if tokens > 1 and (shape := chunk_shape(d, limits)):
+        tile = token_tile(limits)
+        shader = Shader.of("attention_chunk", **params, **shape, TILE=tile)
+        workgroups = kv_heads * (tile * sharers // CHUNK_QUERIES), ceil(tokens / tile), 1
+    elif splits > 1 and _splits_together(sharers, d, limits):
+        params |= {"SPLITS": splits, "MIN_SPLIT": MIN_SPLIT}
         shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
-        groups = kv_heads * splits
+        workgroups = kv_heads * splits, 1, 1
     else:
         lanes = lanes_for(limits, 32)
+        params |= {"SPLITS": splits, "MIN_SPLIT": MIN_SPLIT}
         shader = Shader.of("attention", **params, LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP)
-        groups = ceil(heads * splits / (WORKGROUP // lanes))
+        workgroups = ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1
     bindings = (
         Binding(0, op.inputs["q"], "read_write"),
         Binding(1, op.inputs["kv"], "read_write"),
         Binding(2, op.output, "read_write"),
         Binding(3, "state", "read"),
     )
-    # Bytes and operations at full context: what a step reads grows with its position.
+    # At full context: what a step reads grows with its position. Bytes count once, as a product's weights do, though
+    # each workgroup reads the context anew; each token sees one position more than the one before it.
+    seen = tokens * context - tokens * (tokens - 1) // 2
     return [
         Dispatch(
             op.name,
             shader,
             bindings,
-            (groups, tokens, 1),
+            workgroups,
             bytes=context * 2 * kv_heads * d * cache_bytes(op, graph) + tokens * heads * d * 8,
-            flops=4 * tokens * context * heads * d,
+            flops=4 * seen * heads * d,
             per_tile=tokens > 1,
         )
     ]
+
+
+def chunk_shape(d: int, limits: DeviceLimits) -> dict[str, int] | None:
+    """The parameters of ``attention_chunk.wgsl`` for heads of ``d`` on a device; None where it does not do them."""
+    if limits.software or d not in (32, 64, 128, 256):
+        return None
+    for keys, part in CHUNK_KEYS:
+        workgroup = CHUNK_QUERIES // CHUNK_ROWS * (keys // 4)
+        nbytes = 16 * (CHUNK_QUERIES * (d // 4 + 1 + keys // 4 + 1) + keys * (part + 1)) + 4 * CHUNK_ROWS * workgroup
+        divides = d % keys == 0 and d % (4 * part) == 0
+        if divides and workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage:
+            return {"QUERIES": CHUNK_QUERIES, "ROWS": CHUNK_ROWS, "KEYS": keys, "SLICE": part, "WG": workgroup}
+    return None
 
 
 def _splits_together(sharers: int, d: int, limits: DeviceLimits) -> bool:

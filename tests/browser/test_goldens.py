@@ -239,14 +239,16 @@ async def test_tiny_text_and_plan(tiny: Tiny) -> None:
 
 
 async def test_a_text_over_two_parts_of_the_context(tiny_page: Door, disguised_page: Door) -> None:
-    """Attention is split from 64 positions on."""
+    """Attention is split from 64 positions on; read as a prompt, the text takes several tiles of tokens and of keys."""
     expected = golden(f"tiny/{ON_HARDWARE[0]}.json")
-    texts = []
+    texts, logits = [], []
     for page, adapter in ((tiny_page, "software"), (disguised_page, "auto")):
         await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter, tune=False)
         texts.append(await page.inspect("greedy", expected["prompt_ids"], 120))
+        logits.append(await page.inspect("logits", expected["prompt_ids"] + texts[-1]))
         await page.close()
     assert texts[0] == texts[1]
+    assert difference(logits[0], logits[1]) <= TINY_LOGITS
 
 
 # -- EfficientNet -----------------------------------------------------------------------------------------------------

@@ -67,13 +67,22 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
                 ("matvec.wgsl", "a${r}_0 += bias${r};", ""),
                 ("matmul.wgsl", "a${r}_${m} *= factor;", ""),
                 ("attention_split.wgsl", "total${g} += sum;", "total${g} += sum + 1.0;"),
+                ("attention_chunk.wgsl", "total *= keep;", ""),
             ],
             [
                 ("matvec.wgsl", "a${r}_0 *= factor;", ""),
                 ("matmul.wgsl", "weights[(${r}u * ACROSS + across)", "weights[(${r}u * ACROSS + down)"),
+                ("attention_chunk.wgsl", "four < vec4u(seen${r})", "four <= vec4u(seen${r})"),
             ],
-            [("attention_partials.wgsl", "v += weight${j} * value${j};", "v += value${j};")],
-            [("matvec.wgsl", "y[first + ${r}u] = old${r} + a${r}_0;", "y[first + ${r}u] = a${r}_0;")],
+            [
+                ("attention_partials.wgsl", "v += weight${j} * value${j};", "v += value${j};"),
+                ("attention_chunk.wgsl", "select(KEYS, (slice", "select(0u, (slice"),
+            ],
+            [
+                ("matvec.wgsl", "y[first + ${r}u] = old${r} + a${r}_0;", "y[first + ${r}u] = a${r}_0;"),
+                # Wrong from the third workgroup of a head on.
+                ("attention_chunk.wgsl", "group.x % (TILE_QUERIES / QUERIES)", "group.x % 2u"),
+            ],
         ],
     ),
     "no subgroups": (

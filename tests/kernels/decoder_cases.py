@@ -49,7 +49,8 @@ class Case:
     """A graph, what it runs on, and the step states that it runs at. ``outputs``: the tensors to compare.
 
     ``values`` are inputs, caches and what an output holds before the run. ``lanes`` is the subgroup size to lower for
-    (1: a device without subgroups); ``hardware`` lowers as for a GPU that is none in software.
+    (1: a device without subgroups); ``hardware`` lowers as for a GPU that is none in software; ``workgroup_storage``:
+    bytes, where it is less than the device's.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Case:
     lanes: int = 4
     hardware: bool = False
     max_binding: int = 0
+    workgroup_storage: int = 0
 
     def limits(self, limits: DeviceLimits) -> DeviceLimits:
         lanes = self.lanes if self.lanes > 1 else 0
@@ -70,6 +72,7 @@ class Case:
             subgroup_max=lanes,
             software=not self.hardware,
             max_binding=self.max_binding or limits.max_binding,
+            max_workgroup_storage=self.workgroup_storage or limits.max_workgroup_storage,
         )
 
     def weight(self, name: str) -> Array:
@@ -83,6 +86,7 @@ def cases() -> Iterator[Case]:
     yield from _prologues_and_epilogues()
     yield from _pieces()
     yield from _attention()
+    yield from _attention_of_a_chunk()
     yield from _rope_cache()
     yield from _half_cache()
     yield from _embed()
@@ -318,6 +322,26 @@ def _attention() -> Iterator[Case]:
     yield attention("attention, 5 of 6 tokens", 4, 2, 64, 1, (0, 3, 150), tokens=6, count=5)
     yield attention("attention without subgroups", 2, 1, 128, 1, (0, 40), tokens=5, count=4, lanes=1)
     yield attention("attention, one token", 3, 3, 32, 1, (0, 1, 2, 3, 4, 90), lanes=2)
+
+
+def _attention_of_a_chunk() -> Iterator[Case]:
+    """In tiles, as on hardware: counts around a tile of tokens, contexts that end in the middle of a tile of keys."""
+
+    def chunk(
+        words: str, heads: int, kv_heads: int, d: int, tokens: int, at: tuple[tuple[int, int], ...], **more: Any
+    ) -> Case:
+        name = f"attention of a chunk, {heads} heads of {d} on {kv_heads}{words}"
+        case = attention(name, heads, kv_heads, d, 1, tuple(p for p, _ in at), tokens=tokens, hardware=True, **more)
+        return replace(case, states=tuple(StepState(position=position, count=count) for position, count in at))
+
+    yield chunk("", 9, 3, 64, 202, ((0, 200), (1, 32), (31, 1), (255, 33)))
+    yield chunk(", scores far below zero", 9, 3, 64, 6, ((0, 5), (250, 5)), scale=60.0, negative=True)
+    yield chunk(", scores in the hundreds", 9, 3, 64, 6, ((0, 5), (250, 5)), scale=60.0)
+    yield chunk(", float16 cache", 9, 3, 64, 33, ((0, 33), (255, 31)), kv="f16")
+    yield chunk("", 4, 4, 32, 70, ((0, 32), (1, 70), (255, 31)))
+    yield chunk("", 2, 1, 256, 6, ((0, 5), (63, 6)))
+    words = ", little workgroup memory"
+    yield chunk(words, 12, 2, 128, 33, ((0, 33), (1000, 2)), workgroup_storage=16384)
 
 
 def rope_cache(

@@ -22,6 +22,8 @@ from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
 
 SHADERS = Path(__file__).parents[2] / "shaders"
+WORKGROUP_STORAGE = 32768
+"""Bytes: what most GPUs have."""
 Value = np.ndarray | tuple[np.ndarray, np.ndarray]
 
 
@@ -44,9 +46,12 @@ class Native:
                 "max-storage-buffer-binding-size": adapter.limits["max-storage-buffer-binding-size"],
                 "max-buffer-size": adapter.limits["max-buffer-size"],
                 "max-storage-buffers-per-shader-stage": 8,
+                "max-compute-workgroup-storage-size": WORKGROUP_STORAGE,
             },
         )
-        self.limits = DeviceLimits(subgroup=bits // 32, subgroup_max=bits // 32, software=True)
+        self.limits = DeviceLimits(
+            subgroup=bits // 32, subgroup_max=bits // 32, max_workgroup_storage=WORKGROUP_STORAGE, software=True
+        )
         self._pipelines: dict[Any, Any] = {}
         self.buffers: dict[tuple[str, str], tuple[Any, int, int]] = {}
         self._workspace: Any = None
@@ -146,8 +151,9 @@ def main(subgroup: int) -> int:
     native = Native(subgroup * 32)
     worst, wrong = 0.0, 0
     for case in cases():
-        # As on hardware with such subgroups, whatever the case asks for; its limits of a binding stay.
-        limits = replace(native.limits, software=False, max_binding=case.limits(native.limits).max_binding)
+        # As on hardware with such subgroups, whatever the case asks for; its limits of memory stay.
+        subgroup = native.limits.subgroup
+        limits = replace(case.limits(native.limits), software=False, subgroup=subgroup, subgroup_max=subgroup)
         plan = lower(case.graph, limits)
         for state in case.states:
             native.load({name: (w.quants, w.scales) for name, w in case.weights.items()}, initial(case))

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from pyapp.compiler.graph import Graph, Tensor
+from pyapp.compiler.lower_attention import chunk_shape
 from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import decoder_passes, fuse
@@ -101,7 +102,7 @@ def workgroup_bytes(wgsl: str) -> int:
     for kind in re.findall(r"var<workgroup> \w+: ([^;]+);", wgsl):
         array = re.fullmatch(r"array<(\w+), (\d+)>", kind)
         element, count = (array[1], int(array[2])) if array else (kind, 1)
-        total += 4 * count * {"f32": 1, "u32": 1, "vec4f": 4}[element]
+        total += 4 * count * {"f32": 1, "u32": 1, "vec2f": 2, "vec4f": 4}[element]
     return total
 
 
@@ -130,7 +131,7 @@ def check_text(dispatch: Dispatch, wgsl: str, limits: DeviceLimits) -> None:
     assert int(size) in ((64, 128, 256) if label.startswith(("sample", "attention_split")) else (64, 128)), label
     assert int(size) <= limits.max_invocations
     # Half of it, so that a processor with no more has room for two; what works on tiles needs more.
-    share = 1 if dispatch.shader.file in ("matmul", "attention_split") else 2
+    share = 1 if dispatch.shader.file in ("matmul", "attention_split", "attention_chunk") else 2
     assert workgroup_bytes(wgsl) <= limits.max_workgroup_storage // share, label
     assert all(0 < count <= limits.max_workgroups for count in dispatch.workgroups), label
     lanes = dict(dispatch.shader.params).get("LANES", 1)
@@ -183,3 +184,31 @@ def test_a_float16_cache_changes_what_touches_it_and_nothing_else(head_norm: boo
             assert before.bytes - after.bytes == positions * config.kv_row_bytes("f16")
             touched["attention" if reads else "cache"] += 1
         assert touched == {"attention": config.layers, "cache": config.layers}
+
+
+# (keys, vec4 of each) in workgroup memory, by its KiB and the size of a head.
+TILES = {
+    16: {32: (32, 8), 64: (32, 16), 128: (32, 8)},
+    32: {32: (32, 8), 64: (64, 16), 128: (64, 16), 256: (64, 8)},
+    48: {32: (32, 8), 64: (64, 16), 128: (64, 16), 256: (64, 16)},
+}
+
+
+@pytest.mark.parametrize("kibibytes", TILES)
+@pytest.mark.parametrize("d", [32, 64, 96, 128, 256])
+def test_a_chunk_is_attended_to_in_tiles_wherever_they_fit(d: int, kibibytes: int) -> None:
+    limits = replace(HARDWARE, max_workgroup_storage=kibibytes << 10)
+    tile = TILES[kibibytes].get(d)
+    assert chunk_shape(d, replace(limits, software=True)) is None
+    case = decoder_cases.attention("a chunk", 9, 3, d, 1, (0,), tokens=70)
+    (dispatch,) = lower(case.graph, limits).dispatches
+    assert (dispatch.shader.file == "attention_chunk") == (tile is not None)
+    # 70 tokens see 3 to 72 of the 72 positions; the context, the queries and the results count once.
+    assert dispatch.flops == 4 * sum(range(3, 73)) * 9 * d
+    assert dispatch.bytes == 4 * (72 * 2 * 3 * d + 2 * 70 * 9 * d)
+    if tile is not None:
+        params = dict(dispatch.shader.params)
+        assert (params["KEYS"], params["SLICE"]) == tile
+        # A tile of 32 tokens has 96 queries for each head of the cache, 16 a workgroup.
+        assert dispatch.workgroups == (3 * 6, 3, 1)
+        assert workgroup_bytes(specialised(dispatch, set())) <= limits.max_workgroup_storage
