@@ -16,7 +16,8 @@ async function visit() {
   let first = 0;
   let promptTokens = 0;
   for await (const event of client.generate({ messages, maxTokens: 1 })) {
-    if (event.type === "text") first ||= now();
+    // A token that is no whole character, or the end of the text, shows in the usage only.
+    if (event.type === "text" || event.type === "usage") first ||= now();
     if (event.type === "usage") promptTokens = event.promptTokens;
   }
   ended("first token", ready, first, ["client opened"]);
