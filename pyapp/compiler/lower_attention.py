@@ -53,7 +53,9 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
         shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
         workgroups = kv_heads * splits, 1, 1
     else:
-        lanes = lanes_for(limits, 32)
+        lanes = (
+            1 if limits.software else lanes_for(limits, 32)
+        )  # compiled faster, and no slower where lanes are emulated
         params |= {"SPLITS": splits, "MIN_SPLIT": MIN_SPLIT}
         shader = Shader.of("attention", **params, LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP)
         workgroups = ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1

@@ -61,7 +61,7 @@ def product(limits: DeviceLimits, weight: Tensor, tokens: int, shape: VectorShap
     if tokens > 1 and not limits.software:
         return _matmul(tokens)
     if not _has_matvec(limits):
-        return _linear(limits, tokens)
+        return _linear(limits, tokens, weight.shape[0])
     return _matvec(limits, weight, shape or vector_shape(limits, weight.shape[0]))
 
 
@@ -106,9 +106,12 @@ def token_tile(limits: DeviceLimits) -> int:
     return SIMPLE_TILE if limits.software else CHUNK_TILE["TILE_M"]
 
 
-def simple_shape(limits: DeviceLimits, tokens: int) -> tuple[int, int]:
-    """(lanes that share rows, rows a lane) for ``linear.wgsl``. Emulated lanes may idle, loads cost."""
-    return (1, 4) if tokens > 1 else (lanes_for(limits, 4), 8)
+def simple_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int]:
+    """(lanes that share rows, rows a lane) for ``linear.wgsl``. Emulated lanes may idle, loads cost; so does compiling
+    for an emulated device, twice as much for twice the rows, which few rows are not worth."""
+    if tokens > 1:
+        return 1, 4
+    return lanes_for(limits, 4), 8 if rows >= 2048 else 4
 
 
 def vector_shape(limits: DeviceLimits, rows: int) -> VectorShape:
@@ -122,8 +125,8 @@ def vector_shape(limits: DeviceLimits, rows: int) -> VectorShape:
     return VectorShape(lanes_for(limits), 2 if rows >= 2048 else 4, 128)
 
 
-def _linear(limits: DeviceLimits, tokens: int) -> Product:
-    lanes, rows = simple_shape(limits, tokens)
+def _linear(limits: DeviceLimits, tokens: int, n: int) -> Product:
+    lanes, rows = simple_shape(limits, tokens, n)
     tile = SIMPLE_TILE if tokens > 1 else 1
     params = {"LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": WORKGROUP, "TOKENS": tile}
     return Product("linear", params, WORKGROUP // lanes * rows, tile)
