@@ -103,8 +103,8 @@ class Client:
         gateway with shops), ``ancestor`` (with ``site``: the origin of the shop's page; None: the one that this runs
         on), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a cloud, returns once it is known whether
         there is a GPU; until the models are loaded the cloud writes, and photos are looked at on the CPU. False:
-        returns when the device is ready), ``tune`` (True: the first start on a GPU tries which shapes of the kernels
-        are the fastest, for 0.3 s at most), ``telemetry`` (None, or the URL that gets a record of each text, see
+        returns when the device is ready), ``tune`` (False; True: the first start on a GPU tries which shapes of the
+        kernels are the fastest and keeps them), ``telemetry`` (None, or the URL that gets a record of each text, see
         ``on_telemetry``).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for

@@ -21,6 +21,7 @@ const OPTIONS = {
   mode: "only_on_device",
   poolMiB: number("pool", 900),
   cloud: null,
+  tune: query.has("tune"),
 };
 
 async function post(row) {

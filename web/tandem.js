@@ -71,7 +71,7 @@ const PICTURE = 224 * 224 * 3;
  *   shop's page.
  *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
  *   until the models are loaded the cloud writes, and photos are looked at on the CPU. False: when the device is ready.
- *   `tune` (true): the first start on a GPU tries which shapes of the kernels are the fastest, for 0.3 s at most.
+ *   `tune` (false): true lets the first start on a GPU try which shapes of the kernels are the fastest, and keeps them.
  *   `telemetry` (null): an address that gets the records of texts, a few at a time; not with `only_on_device`.
  *   `onTelemetry` hears of each text at its end: figures only.
  * @returns {Promise<Client>}

@@ -108,7 +108,7 @@ def token_tile(limits: DeviceLimits) -> int:
 
 def simple_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int]:
     """(lanes that share rows, rows a lane) for ``linear.wgsl``. Emulated lanes may idle, loads cost; so does compiling
-    for an emulated device, twice as much for twice the rows, which few rows are not worth."""
+    for an emulated device, more for more rows, which few rows are not worth."""
     if tokens > 1:
         return 1, 4
     return lanes_for(limits, 4), 8 if rows >= 2048 else 4
@@ -117,8 +117,8 @@ def simple_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
 def vector_shape(limits: DeviceLimits, rows: int) -> VectorShape:
     """The shape that a product of so many rows has unless it is told another.
 
-    Measured on an H200 (``docs/performance.md``): few rows want many lanes each, the vocabulary's many rows want their
-    inputs read less often.
+    Few rows want many lanes each, the vocabulary's many rows want their inputs read less often: so it was on an H200
+    with the kernel before this one (``docs/performance.md``, 2026-11-29).
     """
     if rows >= 16384:
         return VectorShape(lanes_for(limits, 32), 8, 128)

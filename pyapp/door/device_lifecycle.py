@@ -226,6 +226,8 @@ class DeviceLifecycle:
         if self._closed:
             return
         self._visits.failed(error)
+        if isinstance(error, DeviceLost):
+            self._verdicts.forget()  # a check that was failed, perhaps, in a shape that was tried and kept
         if not self._was_ready or is_for_good(error):
             self._give_up(error)
             return

@@ -137,7 +137,7 @@ class ClientOptions:
     site: str | None = None
     ancestor: str | None = None
     cloud_while_loading: bool = True
-    tune: bool = True
+    tune: bool = False
     telemetry: str | None = None
 
     @classmethod

@@ -56,10 +56,14 @@ class Verdicts:
         # One from the future is of a clock that has been put back: nobody knows how old it is.
         return isinstance(when, int | float) and 0 <= self._clock() - when < KEPT_SECONDS
 
-    async def keep(self, name: str, value: Any = None) -> None:
-        """Keeps ``value``, or that the kernels were right just now."""
+    async def keep(self, name: str, value: Any) -> None:
         self._relied_on.add(name)
-        await self._save(name, self._clock() if value is None else value)
+        await self._save(name, value)
+
+    @property
+    def now(self) -> float:
+        """Seconds that mean the same on the next visit."""
+        return self._clock()
 
     def forget(self) -> None:
         """The device has failed: what is known of its kernels no longer counts."""
@@ -92,7 +96,7 @@ class VerdictsOnAdapter:
         return await self._verdicts.passed(self._name(kernels))
 
     async def keep(self, kernels: str) -> None:
-        await self._verdicts.keep(self._name(kernels))
+        await self._verdicts.keep(self._name(kernels), self._verdicts.now)
 
 
 class ShapesOnAdapter:

@@ -47,9 +47,10 @@ class Bounds:
         """Units that a submit may have. ``pace``: seconds a unit as last measured, 0 where nothing has been."""
         return MOST_SECONDS / pace if pace else FIRST_SHARE * self._whole
 
-    def telling(self, work: float) -> float:
-        """``work`` where a submit of so much should be measured, else 0."""
-        return work if work >= LEAST_SHARE * self._whole else 0.0
+    def telling(self, work: float, most: float) -> float:
+        """``work`` where a submit of so much should be measured, else 0: too little of the plan says nothing, unless it
+        is about as much as a submit may have."""
+        return work if work >= min(LEAST_SHARE * self._whole, most / 2) else 0.0
 
     def cut(self, spans: Spans, tiles: int, most: float) -> tuple[Spans, Spans]:
         """(what a submit of ``most`` units takes, what is left): whole rows, one at least."""

@@ -92,7 +92,7 @@ class Engine:
         """
         found = await probe(adapter) if isinstance(adapter, str) else adapter
         # The GPU's process is busy with the device while the heads are read here, and with the kernels while the
-        # vocabulary is. A file that cannot run is found out before anything is asked of the device.
+        # vocabulary is. A file that cannot run is found out before the device is asked for memory.
         opening = asyncio.ensure_future(_device(found, limits))
         try:
             with timeline.stage("language head", "language file"):
@@ -138,8 +138,10 @@ class Engine:
             )  # fmt: skip
             if loaded.language:
                 check = partial(progress, "check")
-                with timeline.stage("self-check", "recorded"):
+                with timeline.stage("self-check", "recorded", "shapes tried"):
                     self.checked = await selfcheck.vouch(loaded.language, verdicts, check)
+            if tuning:
+                await tuning.keep()
         except BaseException:
             await self.close()
             raise

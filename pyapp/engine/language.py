@@ -189,8 +189,8 @@ class LanguageRunner:
         """Runs its products in other shapes from now on. Raises ``NoDevice``, and all is as before, where the driver
         refuses a kernel."""
         before, self.model.shapes = self.model.shapes, shapes
-        plans = self.model.plans(self.device.limits, self.context, self._pieces, self.kv)
         try:
+            plans = self.model.plans(self.device.limits, self.context, self._pieces, self.kv)
             await kernels.prepare(dispatch for plan in plans for dispatch in plan.dispatches)
         except BaseException:
             self.model.shapes = before

@@ -69,7 +69,7 @@ async def load(
     language model as well. ``meanwhile`` is called once the kernels are being compiled, which is the work of another
     process, and before weights are packed. Raises: OutOfMemory, BadModel, BadWeights, DeviceLost, and what
     ``meanwhile`` raises."""
-    with timeline.stage("vision plan", "device", "vision head"):
+    with timeline.stage("vision plan", "device", "language head", "vision head"):
         vision_plan = _vision_plan(device, language, vision)
     if vision_plan is None:
         vision = None
@@ -109,8 +109,7 @@ async def load(
                 if runner:
                     runner.build(kernels)
         if tuning and writer:
-            with timeline.stage("shapes tried", "recorded"):
-                await tuning.apply(writer, kernels)
+            await tuning.apply(writer, kernels)
     finally:
         compiling.cancel()
         await asyncio.gather(compiling, return_exceptions=True)

@@ -54,7 +54,8 @@ class EmulatedSteps:
 class ResidentSteps:
     """Everything is in place: one submit, or as many as ``Bounds`` wants of what takes long.
 
-    Of those two are on their way at most, so that whoever is cancelled has not queued the rest of a long prompt.
+    Of those that copy nothing out, two are on their way at most, so that whoever is cancelled has not queued the rest
+    of a long prompt; the others are waited for by whoever asked for the copy.
     """
 
     in_flight: int | None = None
@@ -70,9 +71,13 @@ class ResidentSteps:
         staging: Any = None,
     ) -> Any:  # fmt: skip
         work = repeat * self._bounds.work(spans, tiles)
-        if work <= self._bounds.most(self.replay.pace):
-            measured = self._bounds.telling(work)
-            return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=measured)
+        most = self._bounds.most(self.replay.pace)
+        if work <= most:
+            telling = self._bounds.telling(work, most)
+            promise = self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=telling)
+            if staging is None:
+                await self._submitted()
+            return promise
         for _ in range(repeat - 1):
             await self._cut(spans, tiles, None, None)
         return await self._cut(spans, tiles, copy, staging)
@@ -80,15 +85,21 @@ class ResidentSteps:
     async def _cut(self, spans: Spans, tiles: int, copy: tuple[Any, int, int] | None, staging: Any) -> Any:
         rest = spans
         while True:
-            known = self.replay.pace
-            part, rest = self._bounds.cut(rest, tiles, self._bounds.most(known))
-            work = self._bounds.telling(self._bounds.work(part, tiles))
-            if not rest:
+            most = self._bounds.most(self.replay.pace)
+            part, rest = self._bounds.cut(rest, tiles, most)
+            work = self._bounds.telling(self._bounds.work(part, tiles), most)
+            if not rest and staging is not None:
                 return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging, work=work)
             self.replay.submit(part, tiles=tiles, work=work)
-            self._flying.append(self._device.submitted())
-            while self._flying and (len(self._flying) >= IN_FLIGHT or not known):
-                await self._device.settled(self._flying.popleft())
+            await self._submitted()
+            if not rest:
+                return None
+
+    async def _submitted(self) -> None:
+        """Waits until few enough are on their way; until none is, where their pace is not known yet."""
+        self._flying.append(self._device.submitted())
+        while len(self._flying) >= IN_FLIGHT or (self._flying and not self.replay.pace):
+            await self._device.settled(self._flying.popleft())
 
 
 class StreamedSteps:

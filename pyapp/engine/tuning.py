@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from .. import timeline
 from ..compiler.graph import Graph
 from ..errors import NoDevice
 from ..gpu.device import Device
@@ -29,6 +30,7 @@ class Tuning:
         self._model = model
         self._tuner: Tuner | None = None
         self._preparing: asyncio.Task[None] | None = None
+        self._found: dict[str, list[int]] | None = None
 
     async def recall(self) -> None:
         """Gives the model the shapes that were kept."""
@@ -45,19 +47,30 @@ class Tuning:
             self._preparing = asyncio.ensure_future(self._tuner.prepare())
 
     async def apply(self, runner: LanguageRunner, kernels: Kernels) -> None:
-        """Tries them on the loaded model, gives it the best and keeps them. Raises ``DeviceLost``."""
+        """Tries them on the loaded model and gives it the best. Raises ``DeviceLost``."""
         if self._tuner is None or self._preparing is None:
             return
+        with timeline.stage("shapes tried", "recorded"):
+            await self._apply(self._tuner, self._preparing, runner, kernels)
+
+    async def _apply(
+        self, tuner: Tuner, preparing: asyncio.Task[None], runner: LanguageRunner, kernels: Kernels
+    ) -> None:
         try:
-            await self._preparing
-            shapes = {**self._model.shapes, **await self._tuner.choose(runner)}
+            await preparing
+            shapes = {**self._model.shapes, **await tuner.choose(runner)}
             await runner.rebuild(kernels, shapes)
             used = {d.shader for plan in (runner.decode_plan, runner.prefill_plan) for d in plan.dispatches}
-            kernels.discard(self._tuner.shaders - used)
+            kernels.discard(tuner.shaders - used)
         except NoDevice as error:
             log.warning("the kernels keep their usual shapes: %s", error.message)
             return
-        await self._notes.keep(written(shapes))
+        self._found = written(shapes)
+
+    async def keep(self) -> None:
+        """Keeps what was found, once the kernels have been checked."""
+        if self._found is not None:
+            await self._notes.keep(self._found)
 
     async def stop(self) -> None:
         """Ends what is still being compiled."""

@@ -270,7 +270,8 @@ class _Cursor:
         """The next ``count`` texts, found without a loop over them where all have 1 to 255 bytes and no NUL: then the
         seven zeros of a length's upper bytes stand before each of them and nowhere else. None where that is not so.
         """
-        parts = self.data[self.at :].split(b"\0" * 7, count)
+        # No more than such texts can take: a head of many arrays is not searched to its end for each of them.
+        parts = self.data[self.at : self.at + (8 + 255) * count].split(b"\0" * 7, count)
         if count == 0 or len(parts) != count + 1:
             return None
         rest = parts.pop()

@@ -102,7 +102,7 @@ async def tiny(tiny_page: Door, disguised_page: Door, request: pytest.FixtureReq
     name, _, hardware = str(request.param).partition(" ")
     page, adapter = (disguised_page, "auto") if hardware else (tiny_page, "software")
     expected = golden(f"tiny/{name}.json")
-    await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter, tune=False)
+    await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter)
     plan = await page.inspect("plan", "language")
     kernels = {row["kernel"].split(" ")[0] for row in plan["rows"]}
     assert kernels & {"linear", "matvec", "attention", "attention_split"} == (
@@ -243,7 +243,7 @@ async def test_a_text_over_two_parts_of_the_context(tiny_page: Door, disguised_p
     expected = golden(f"tiny/{ON_HARDWARE[0]}.json")
     texts, logits = [], []
     for page, adapter in ((tiny_page, "software"), (disguised_page, "auto")):
-        await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter, tune=False)
+        await page.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter=adapter)
         texts.append(await page.inspect("greedy", expected["prompt_ids"], 120))
         logits.append(await page.inspect("logits", expected["prompt_ids"] + texts[-1]))
         await page.close()
@@ -289,7 +289,7 @@ async def test_a_first_start_tries_shapes_and_the_next_one_takes_what_was_found(
     made = []
     async with door_in(browser, site, lambda page: put_before_worker(page, DISGUISE + LEDGER)) as door:
         for _ in range(2):
-            await door.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter="auto")
+            await door.open(model=f"/__data__/tiny/{expected['file']}", vision=None, adapter="auto", tune=True)
             found = await door.inspect("greedy", expected["prompt_ids"], 16)
             assert same_ids(found, expected["greedy16_ids"], expected["greedy16_margin"])
             pipelines = (await door.inspect("memory"))["objects"]["pipeline"]

@@ -16,7 +16,7 @@ from tests.browser.door import DATA, DISGUISE, Door, data_route, door_in, text_o
 COFFEE = (DATA / "pics" / "coffee.png").read_bytes()
 MODEL = "/__data__/tiny/tiny-qwen2-Q4_1-tied.gguf"
 REQUEST = {"prompt": "Hi", "maxTokens": 12}
-BOTH = {"model": MODEL, "mode": "prefer_on_device", "cloud": "/cloud", "tune": False}
+BOTH = {"model": MODEL, "mode": "prefer_on_device", "cloud": "/cloud"}
 # A browser that takes SwiftShader for a real GPU and tells how the machine is doing whenever a test says so.
 MACHINE = (
     f"{DISGUISE}\n"

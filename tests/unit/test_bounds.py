@@ -74,7 +74,11 @@ def test_rows_of_a_chunk_count_by_its_tiles() -> None:
     assert bounds.work(((0, 2),), 2) == 300
     assert bounds.most(0.0) == 900 * FIRST_SHARE
     assert bounds.most(1e-3) == MOST_SECONDS / 1e-3
-    assert bounds.telling(900 * LEAST_SHARE) > 0 == bounds.telling(900 * LEAST_SHARE - 1)
+    least = 900 * LEAST_SHARE
+    assert bounds.telling(least, 1e9) > 0 == bounds.telling(least - 1, 1e9)
+    # On a device so slow that no part is large, what a submit may have is measured, or nothing ever would be.
+    assert bounds.telling(20, most=40) == 20
+    assert bounds.telling(19, most=40) == 0
 
 
 class Gpu:
@@ -83,6 +87,7 @@ class Gpu:
     def __init__(self, rows: int, seconds: float) -> None:
         self.seconds = seconds
         self.parts: list[tuple[Spans, float, Any]] = []
+        self.measured: list[float] = []
         self.flying = self.most_flying = self.waits = 0
         self.pace = 0.0
         self.plan = plan_of([(100, False)] * rows)
@@ -92,24 +97,27 @@ class Gpu:
         self, spans: Spans, *, tiles: int, work: float, repeat: int = 1, copy: Any = None, staging: Any = None
     ) -> Any:
         self.parts += [(spans, work, copy)] * repeat
-        self.flying += 1
+        self.flying += staging is None  # with a copy it is for whoever asked for it to wait
         self.most_flying = max(self.most_flying, self.flying)
-        if work:
-            self.pace = self.seconds
+        self.measured.append(work)
         return copy
 
-    def submitted(self) -> None:
-        return None
+    def submitted(self) -> float:
+        return self.measured[-1]
 
-    async def settled(self, promise: None) -> None:
+    async def settled(self, work: float) -> None:
         await asyncio.sleep(0)
         self.flying -= 1
         self.waits += 1
+        if work:
+            self.pace = self.seconds
 
     async def run(self, repeat: int = 1) -> list[list[int]]:
         self.parts.clear()
         self.most_flying = self.flying = self.waits = 0
-        assert await self.steps.run(((0, len(self.plan.dispatches)),), repeat=repeat, copy="copied") == "copied"  # type: ignore[arg-type]
+        whole = ((0, len(self.plan.dispatches)),)
+        copy: Any = "copied"
+        assert await self.steps.run(whole, repeat=repeat, copy=copy, staging="staging") == "copied"
         return [rows_of(spans) for spans, _, _ in self.parts]
 
 
@@ -119,7 +127,7 @@ async def test_a_small_part_goes_first_and_then_all_that_the_bound_allows() -> N
     assert gpu.waits == 1, "for the first part, which tells the pace"
     assert await gpu.run() == [list(range(16))]
     assert await gpu.run(repeat=4) == [list(range(16))] * 4
-    assert (gpu.waits, gpu.most_flying) == (0, 1)
+    assert (gpu.waits, gpu.most_flying) == (0, 0)
 
 
 async def test_a_slow_device_gets_many_submits_two_at_a_time() -> None:
@@ -137,6 +145,24 @@ async def test_what_is_too_small_to_tell_anything_is_not_measured() -> None:
     gpu = Gpu(160, seconds=1.0)
     await gpu.steps.run(((0, 1),))
     assert (gpu.parts[0][1], gpu.pace) == (0.0, 0.0)
+
+
+async def test_chunks_of_a_long_prompt_wait_for_each_other_too() -> None:
+    gpu = Gpu(16, seconds=1e-6)
+    await gpu.run()
+    gpu.parts.clear()
+    gpu.waits = gpu.most_flying = 0
+    for _ in range(8):
+        await gpu.steps.run(((0, 16),))
+    assert len(gpu.parts) == 8
+    assert (gpu.waits, gpu.most_flying) == (7, IN_FLIGHT)
+
+
+async def test_a_pace_that_was_far_too_slow_once_is_found_out() -> None:
+    gpu = Gpu(160, seconds=1e-6)
+    gpu.pace = 1e-3  # sixteen seconds for the plan: parts of one row
+    await gpu.run()
+    assert len(gpu.parts) < 10
 
 
 async def test_whoever_is_cancelled_has_queued_no_more_than_two_submits() -> None:

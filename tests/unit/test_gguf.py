@@ -223,3 +223,23 @@ def test_short_texts_are_found_without_a_loop(monkeypatch: pytest.MonkeyPatch) -
     array = text("a") + struct.pack("<IIQ", 9, 8, len(texts)) + b"".join(map(text, texts))
     data = head([array])
     assert parse_gguf(data, len(data)).metadata == {"a": texts}
+
+
+class Watched(bytes):
+    """Counts the bytes that slices of it copy."""
+
+    copied = 0
+
+    def __getitem__(self, at: Any) -> Any:
+        piece = super().__getitem__(at)
+        if isinstance(at, slice):
+            Watched.copied += len(piece)
+        return piece
+
+
+def test_many_arrays_of_texts_do_not_search_the_rest_of_the_head_each() -> None:
+    arrays = [text(f"a{i}") + struct.pack("<IIQ", 9, 8, 1) + text("x") for i in range(300)]
+    data = head([*arrays, text("long") + struct.pack("<I", 8) + text("y" * (1 << 20))])
+    Watched.copied = 0
+    assert len(parse_gguf(Watched(data), len(data)).metadata) == 301
+    assert Watched.copied < 3 * len(data)

@@ -56,6 +56,27 @@ def test_a_queued_submit_is_measured_from_the_end_of_the_one_before_whatever_pla
     assert paces == [0.3 / 10, 0.02 / 10]
 
 
+def test_ends_that_are_heard_together_do_not_look_like_no_time_at_all() -> None:
+    paces = node("""
+      const recorded = plan();
+      const paces = [];
+      for (let i = 0; i < 3; i++) run(recorded, 10);
+      await finish(300);
+      paces.push(recorded.pace);
+      await finish(300);
+      paces.push(recorded.pace);
+      await finish(300);
+      paces.push(recorded.pace);
+      run(plan(), 10);
+      const fast = plan();
+      run(fast, 10);
+      await finish(400);
+      await finish(400);
+      return [...paces, fast.pace];
+    """)
+    assert paces == [0.03, 0.015, 0.0075, 0.0001 / 10]
+
+
 def test_what_is_not_to_be_measured_waits_for_nothing() -> None:
     assert node("""
       const recorded = plan();

@@ -238,11 +238,14 @@ class Notes:
 
 
 async def tuned(world: World, notes: Notes) -> None:
+    kept = notes.kept
     tuning = Tuning(notes, world)  # type: ignore[arg-type]
     await tuning.recall()
     tuning.begin(world.graph, world.plan, world, world, world.clock)  # type: ignore[arg-type]
     try:
         await tuning.apply(world, world)  # type: ignore[arg-type]
+        assert notes.kept == kept, "before the kernels have been checked"
+        await tuning.keep()
     finally:
         await tuning.stop()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -83,6 +84,34 @@ async def test_an_engine_is_handed_the_verdicts_of_its_adapter_and_a_rebuild_fin
     assert not await world.wishes["verdicts"].passed("kernels")
     await client.close()
     assert world.notes.values.get(name) is None
+
+
+async def test_shapes_with_which_an_opening_fails_are_not_taken_again() -> None:
+    """They were chosen at an earlier start, and one of their kernels may be what computes wrong."""
+    world = World()
+    client = await opened(world, tune=True, mode="only_on_device", cloud=None)
+    await world.wishes["shapes"].keep({"product": [16, 4, 128]})
+    await client.close()
+    after = World(notes=world.notes, wall=world.wall)
+    services = after.services()
+
+    async def create_engine(**wishes: Any) -> Any:
+        assert await wishes["shapes"].load() == {"product": [16, 4, 128]}
+        raise WRONG
+
+    after.services = lambda: replace(services, create_engine=create_engine)  # type: ignore[method-assign]
+    with pytest.raises(DeviceLost, match="computes wrong results"):
+        await opened(after, tune=True, mode="only_on_device", cloud=None)
+    for _ in range(9):  # it is forgotten beside what goes on
+        await asyncio.sleep(0)
+    [name] = [name for name in after.notes.values if name.startswith("shapes")]
+    assert after.notes.values[name] is None
+
+
+async def test_no_shapes_are_tried_unless_somebody_asks_for_it() -> None:
+    world = World()
+    await opened(world)
+    assert world.wishes["shapes"] is None
 
 
 async def test_wrong_results_are_not_cured_by_a_rebuild() -> None:
