@@ -1,8 +1,8 @@
 """The bench of kernels: what each takes, against ceilings that the same page measures, and what other choices would do.
 
 Rows of plain data, ``{"bench": "kernels", "row": ...}``: ``ceiling``, ``kernel``, ``step``, ``shape``, ``attention``,
-``tile``, ``tuned``, ``fusion``; what goes wrong is a row with ``error``, and the rest goes on. Times in us, bytes, GB/s
-and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
+``tile``, ``tuned``, ``fusion``, ``left out`` (for want of time), ``end``; what goes wrong is a row with ``error``, and
+the rest goes on. Times in us, bytes, GB/s and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ workgroup goes through all keys: 256 tokens of SmolLM2 make 144 of them, and of 
 CHUNK_ROWS = 2
 """Queries that an invocation of it scores and sums, four keys at a time."""
 CHUNK_KEYS = ((64, 16), (64, 8), (32, 16), (32, 8))
-"""(keys, vec4 of each) that it has in workgroup memory at a time, the best first: fewer barriers, more invocations."""
+"""(keys, vec4 of each) that it has in workgroup memory at a time, the best first: fewer barriers, more invocations. The
+first two take more than the 16 KiB that a device has of which no more were asked."""
 
 
 def half_cache(op: Op, graph: Graph) -> bool:

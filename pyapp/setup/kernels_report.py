@@ -139,7 +139,7 @@ KERNELS: tuple[Column, ...] = (
 FUSIONS: tuple[Column, ...] = (
     _word("model"), _word("without"), _word("context"), _number("us"), _number("fused_us", "fused us"),
     _number("cost_us", "cost us"), _word("dispatches"), _word("fused_dispatches", "fused dispatches"),
-    _mega("bytes", "MB"), _mega("fused_bytes", "fused MB"),
+    _mega("bytes", "MB"), _mega("fused_bytes", "fused MB"), _word("stopped"),
 )  # fmt: skip
 SHAPES: tuple[Column, ...] = (
     _word("model"), _word("product"), _word("lanes"), _word("rows"), _word("workgroup"), _number("us"),

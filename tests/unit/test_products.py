@@ -15,7 +15,7 @@ from pyapp.models.decoder import build_graph, packed_shapes
 
 from .decoder_configs import QWEN25_15B
 
-GPU = DeviceLimits(max_binding=2 << 30, max_workgroup_storage=49152, subgroup=32, subgroup_max=32)
+GPU = DeviceLimits(max_binding=2 << 30, subgroup=32, subgroup_max=32)
 HEAD = Tensor("head", (151936, 1536), "weight", fmt="q4")
 GATE_UP = Tensor("gate_up", (17920, 1536), "weight", fmt="q4")
 

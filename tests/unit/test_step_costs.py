@@ -22,7 +22,7 @@ from pyapp.weights.quants import quant_type
 
 from .decoder_configs import QWEN25_15B, SMOLLM2
 
-GPU = DeviceLimits(max_binding=2 << 30, max_buffer=4 << 30, max_workgroup_storage=49152, subgroup=32, subgroup_max=32)
+GPU = DeviceLimits(max_binding=2 << 30, max_buffer=4 << 30, subgroup=32, subgroup_max=32)
 SMALL_GPU = DeviceLimits(subgroup=4, subgroup_max=128)
 """The least that WebGPU promises, and subgroups of any size."""
 NO_SUBGROUPS = DeviceLimits()

@@ -22,7 +22,7 @@ from pyapp.models.decoder import build_graph, packed_shapes
 
 from .decoder_configs import SMOLLM2
 
-GPU = DeviceLimits(max_binding=2 << 30, max_buffer=4 << 30, max_workgroup_storage=49152, subgroup=32, subgroup_max=32)
+GPU = DeviceLimits(max_binding=2 << 30, max_buffer=4 << 30, subgroup=32, subgroup_max=32)
 HEAD = "q4 49152x576 rms_norm store"
 BEST = VectorShape(8, 4, 128)
 ONE, TWO = VectorShape(16, 4, 128), VectorShape(8, 4, 64)
