@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from .keeping import keep_report
 from .roofline import draw
 
 Row = dict[str, Any]
@@ -23,14 +23,9 @@ def report(title: str, rows: list[Row], docs: Path, *, keep: bool) -> None:
     print(text)
     if not keep:
         return
-    results = docs / "results"
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "kernels.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
     chart = "![Kernels under the measured ceilings](roofline.svg)"
-    (docs / "kernels.md").write_text(f"# Kernels\n\n{title}. How to read it: `performance.md`.\n\n{text}\n\n{chart}\n",
-                                     encoding="utf-8")  # fmt: skip
-    draw(ours, docs / "roofline.svg")
-    print(f"Written: {results / 'kernels.jsonl'}, {docs / 'kernels.md'}, {docs / 'roofline.svg'}")
+    page = f"# Kernels\n\n{title}. How to read it: `performance.md`.\n\n{text}\n\n{chart}\n"
+    keep_report(docs, "kernels", page, rows, ("roofline.svg", lambda file: draw(ours, file)))
 
 
 def markdown(rows: list[Row]) -> str:

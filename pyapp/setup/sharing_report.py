@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from .keeping import keep_report
 
 Row = dict[str, Any]
 MB = 1e6
@@ -35,13 +36,10 @@ def report(title: str, rows: list[Row], docs: Path, *, keep: bool) -> None:
     print(text)
     if not keep:
         return
-    results = docs / "results"
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "sharing.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    (docs / "sharing.md").write_text(f"# Sharing\n\n{title}. How to read it: `performance.md`.\n\n{text}\n\n"
-                                     "![Bytes and switches by setup](sharing.svg)\n", encoding="utf-8")  # fmt: skip
-    draw([row for row in shared if "peak" in row or "refused" in row], docs / "sharing.svg")
-    print(f"Written: {results / 'sharing.jsonl'}, {docs / 'sharing.md'}, {docs / 'sharing.svg'}")
+    chart = "![Bytes and switches by setup](sharing.svg)"
+    page = f"# Sharing\n\n{title}. How to read it: `performance.md`.\n\n{text}\n\n{chart}\n"
+    drawn = [row for row in shared if "peak" in row or "refused" in row]
+    keep_report(docs, "sharing", page, rows, ("sharing.svg", lambda file: draw(drawn, file)))
 
 
 def markdown(rows: list[Row]) -> str:
