@@ -7,9 +7,11 @@ from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from ..compiler import products
 from ..compiler.graph import Graph, Op
+from ..compiler.lower_attention import split_fits
 from ..compiler.lower_decoder import lower_linear
-from ..compiler.products import VectorShape, candidates, product_key
+from ..compiler.products import VectorShape, candidates
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 
@@ -35,14 +37,8 @@ class Products:
 
 def products_of(graph: Graph, limits: DeviceLimits) -> list[Products]:
     """The distinct products of a decode graph for which there are shapes to choose from."""
-    found: dict[str, list[Op]] = {}
-    for op in graph.ops:
-        if op.kind == "linear":
-            weight = graph.tensors[op.inputs["weight"]]
-            key = product_key(weight, op.attrs.get("prologue", ""), op.attrs.get("epilogue", ""))
-            found.setdefault(key, []).append(op)
     out = []
-    for key, ops in found.items():
+    for key, ops in products.products_of(graph).items():
         weight = graph.tensors[ops[0].inputs["weight"]]
         shapes = candidates(limits, weight, ops[0].attrs.get("epilogue", ""))
         if shapes:
@@ -76,10 +72,9 @@ def attention_shapes(plan: Plan, limits: DeviceLimits) -> list[AttentionShape]:
 
     def valid(shape: AttentionShape) -> bool:
         wide = max(shape.chunk, d)
-        nbytes = 4 * sharers * (d + wide + shape.chunk) + 16 * wide
         # A position's score is made by whole vec4 of its key, and a chunk's values by whole rounds of the workgroup.
         even = d // 4 % (wide // shape.chunk) == 0 and shape.chunk % (wide // (d // 4)) == 0
-        return even and wide <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
+        return even and split_fits(sharers, d, shape.chunk, limits)
 
     return [shape for shape in shapes if valid(shape)]
 

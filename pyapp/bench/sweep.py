@@ -252,10 +252,9 @@ async def stopped(runner: LanguageRunner) -> bool:
 
 
 def _graph(runner: LanguageRunner, without: Sequence[str] = (), splits: int | None = None) -> Any:
-    pieces = runner.weights.placement.pieces(runner.weights.blocks)
     passes = decoder_passes(runner.device.limits, without)
     more = {} if splits is None else {"splits": splits}
-    return runner.model.step_graph(runner.context, pieces, runner.kv, passes, **more)
+    return runner.model.step_graph(runner.context, runner.pieces, runner.kv, passes, **more)
 
 
 def _queue(products: Products, present: VectorShape) -> list[tuple[Products, VectorShape]]:

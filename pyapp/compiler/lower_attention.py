@@ -54,9 +54,8 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
         shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
         workgroups = kv_heads * splits, 1, 1
     else:
-        lanes = (
-            1 if limits.software else lanes_for(limits, 32)
-        )  # compiled faster, and no slower where lanes are emulated
+        # Of one lane it is compiled faster, and no slower where lanes are emulated.
+        lanes = 1 if limits.software else lanes_for(limits, 32)
         params |= {"SPLITS": splits, "MIN_SPLIT": MIN_SPLIT}
         shader = Shader.of("attention", **params, LANES=lanes, LOG_LANES=lanes.bit_length() - 1, WG=WORKGROUP)
         workgroups = ceil(heads * splits / (WORKGROUP // lanes)), tokens, 1
@@ -97,10 +96,15 @@ def chunk_shape(d: int, limits: DeviceLimits) -> dict[str, int] | None:
 
 def _splits_together(sharers: int, d: int, limits: DeviceLimits) -> bool:
     """Whether ``attention_split.wgsl`` does heads of ``d`` with so many to a head of the cache on a device."""
-    workgroup = max(SPLIT_CHUNK, d)
-    nbytes = 4 * sharers * (d + workgroup + SPLIT_CHUNK) + 16 * workgroup
-    fits = workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
-    return not limits.software and d in (32, 64, 128, 256) and fits
+    return not limits.software and d in (32, 64, 128, 256) and split_fits(sharers, d, SPLIT_CHUNK, limits)
+
+
+def split_fits(sharers: int, d: int, chunk: int, limits: DeviceLimits) -> bool:
+    """Whether a device has the invocations and the workgroup memory for ``attention_split.wgsl`` with ``chunk``
+    positions at a time."""
+    workgroup = max(chunk, d)
+    nbytes = 4 * sharers * (d + workgroup + chunk) + 16 * workgroup
+    return workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
 
 
 def lower_attention_merge(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:

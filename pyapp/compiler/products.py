@@ -14,7 +14,7 @@ from typing import Any
 
 from ..gpu.limits import DeviceLimits
 from ..weights.formats import row_sizes
-from .graph import Tensor
+from .graph import Graph, Op, Tensor
 
 WORKGROUP = 64
 CHUNK_TILE = {"ROWS": 4, "TOKENS": 4, "TILE_N": 64, "TILE_M": 32, "WG": 128}
@@ -69,6 +69,17 @@ def product_key(weight: Tensor, prologue: str, epilogue: str) -> str:
     """The name of a product of one token in ``Shapes``: all that its time hangs on but the device."""
     n, k = weight.shape
     return f"{weight.fmt} {n}x{k} {prologue or 'plain'} {epilogue or 'store'}"
+
+
+def products_of(graph: Graph) -> dict[str, list[Op]]:
+    """The products of a step's (fused) graph by ``product_key``, in its order."""
+    found: dict[str, list[Op]] = {}
+    for op in graph.ops:
+        if op.kind == "linear":
+            weight = graph.tensors[op.inputs["weight"]]
+            key = product_key(weight, op.attrs.get("prologue", ""), op.attrs.get("epilogue", ""))
+            found.setdefault(key, []).append(op)
+    return found
 
 
 def candidates(limits: DeviceLimits, weight: Tensor, epilogue: str) -> list[VectorShape]:

@@ -190,7 +190,7 @@ class LanguageRunner:
         refuses a kernel."""
         before, self.model.shapes = self.model.shapes, shapes
         try:
-            plans = self.model.plans(self.device.limits, self.context, self._pieces, self.kv)
+            plans = self.model.plans(self.device.limits, self.context, self.pieces, self.kv)
             await kernels.prepare(dispatch for plan in plans for dispatch in plan.dispatches)
         except BaseException:
             self.model.shapes = before
@@ -312,10 +312,11 @@ class LanguageRunner:
 
     def graphs(self) -> tuple[Graph, Graph]:
         """What ``decode_plan`` and ``prefill_plan`` carry out."""
-        return self.model.graphs(self.device.limits, self.context, self._pieces, self.kv)
+        return self.model.graphs(self.device.limits, self.context, self.pieces, self.kv)
 
     @property
-    def _pieces(self) -> Pieces:
+    def pieces(self) -> Pieces:
+        """Where the weights are cut."""
         return self.weights.placement.pieces(self.weights.blocks)
 
     @property

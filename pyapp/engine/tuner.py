@@ -20,7 +20,7 @@ from ..compiler.products import (
     Shapes,
     VectorShape,
     candidates,
-    product_key,
+    products_of,
     vector_shape,
 )  # fmt: skip
 from ..gpu.device import Device
@@ -29,6 +29,7 @@ from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 from ..gpu.replay import Replay
 from .language import LanguageRunner
+from .timing import Run, submits
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +65,7 @@ def trials(graph: Graph, limits: DeviceLimits) -> dict[str, list[VectorShape]]:
     """The shapes to try for each product of one token in a (fused) graph of a step, by ``product_key``; the usual one
     first. Products that a device has another kernel for are not in it."""
     found: dict[str, list[VectorShape]] = {}
-    for op in graph.ops:
-        key = _key(op, graph)
-        if key is None or key in found:
-            continue
+    for key, (op, *_) in products_of(graph).items():
         weight = graph.tensors[op.inputs["weight"]]
         usual = vector_shape(limits, weight.shape[0])
         possible = candidates(limits, weight, op.attrs.get("epilogue", ""))
@@ -104,10 +102,7 @@ class Round:
 def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, list[VectorShape]]) -> list[Round]:
     """As many plans as the product with the most shapes has: the n-th has everybody's n-th shape. ``plan``: of
     ``graph``, in the usual shapes."""
-    ops: dict[str, list[Op]] = {key: [] for key in tried}
-    for op in graph.ops:
-        if (key := _key(op, graph)) in ops:
-            ops[key].append(op)
+    ops = products_of(graph)
     rows: dict[str, list[Dispatch]] = {}
     for dispatch in plan.dispatches:
         rows.setdefault(dispatch.operation, []).append(dispatch)
@@ -122,13 +117,6 @@ def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, l
             spans[key] = start, len(dispatches)
         out.append(Round(replace(plan, dispatches=tuple(dispatches), marks={}), spans, shapes))
     return out
-
-
-def _key(op: Op, graph: Graph) -> str | None:
-    if op.kind != "linear":
-        return None
-    weight = graph.tensors[op.inputs["weight"]]
-    return product_key(weight, op.attrs.get("prologue", ""), op.attrs.get("epilogue", ""))
 
 
 def _in_shape(
@@ -191,7 +179,8 @@ class Tuner:
         """Seconds of each product over all layers, by product and shape, of those that there was time for."""
         deadline = self._clock() + MOST_SECONDS
         first = self._rounds[0]
-        there_and_back = min([await self._walk(replays[0], (0, 0), 1) for _ in range(3)])
+        nothing = self._run(replays[0], (0, 0))
+        there_and_back = min([await nothing(1) for _ in range(3)])
         times: dict[tuple[str, VectorShape], float] = {}
         for key in sorted(self._tried, key=lambda key: -_bytes(first, key)):  # those that read most are reached
             count, usual = 1, 0.0
@@ -201,7 +190,7 @@ class Tuner:
                         continue
                     if self._clock() >= deadline:
                         return times
-                    taken = await self._walk(replay, each.spans[key], count) - there_and_back
+                    taken = await self._run(replay, each.spans[key])(count) - there_and_back
                     place = key, each.shapes[key]
                     if again:  # the first is to warm up, and tells how often makes a trial
                         times[place] = max(0.0, min(taken / count, times.get(place, taken / count)))
@@ -211,11 +200,8 @@ class Tuner:
                     count = max(1, int(TRIAL_SECONDS / max(usual, GRAIN)))
         return times
 
-    async def _walk(self, replay: Replay, span: tuple[int, int], times: int) -> float:
-        start = self._clock()
-        replay.submit((span,), repeat=times)
-        await self._device.idle()
-        return self._clock() - start
+    def _run(self, replay: Replay, span: tuple[int, int]) -> Run:
+        return submits(self._device, replay, (span,), clock=self._clock)
 
 
 def _bytes(each: Round, key: str) -> int:

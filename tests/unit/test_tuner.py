@@ -168,7 +168,7 @@ class World:
         world = self
 
         class Replay:
-            def submit(self, spans: Any, *, repeat: int) -> None:
+            def submit(self, spans: Any, *, tiles: int, repeat: int) -> None:
                 for begin, end in spans:
                     for dispatch in plan.dispatches[begin:end]:
                         params = dict(dispatch.shader.params)
