@@ -6,20 +6,8 @@
 // room; what comes next is on its way from memory while these are worked on. An invocation has ROWS queries: it scores
 // four keys of a tile for them, and sums D / KEYS vec4 of their results.
 
-//#include "state.wgsl"
+//#include "attention_shared.wgsl"
 
-@group(0) @binding(0) var<storage, read_write> q: array<vec4f>;
-//#if HALF_CACHE
-@group(0) @binding(1) var<storage, read_write> kv: array<vec2u>;
-//#else
-@group(0) @binding(1) var<storage, read_write> kv: array<vec4f>;
-//#endif
-@group(0) @binding(2) var<storage, read_write> y: array<vec4f>;
-@group(0) @binding(3) var<uniform> state: State;
-
-const D4 = ${D // 4}u;
-const KV4 = ${KV_HEADS * D // 4}u;
-const SHARERS = ${HEADS // KV_HEADS}u;      // heads that share a head of the cache
 const TILE_QUERIES = ${TILE * HEADS // KV_HEADS}u; // of a tile of tokens, for a head of the cache
 const QUERIES = ${QUERIES}u;
 const KEYS = ${KEYS}u;

@@ -5,20 +5,8 @@
 // KPARTS of them a position, for the values GROUPS of D / 4, each with every GROUPS-th position. Keys and values of a
 // chunk are asked for together, before anything is computed.
 
-//#include "state.wgsl"
+//#include "attention_shared.wgsl"
 
-@group(0) @binding(0) var<storage, read_write> q: array<vec4f>;
-//#if HALF_CACHE
-@group(0) @binding(1) var<storage, read_write> kv: array<vec2u>;
-//#else
-@group(0) @binding(1) var<storage, read_write> kv: array<vec4f>;
-//#endif
-@group(0) @binding(2) var<storage, read_write> y: array<vec4f>;
-@group(0) @binding(3) var<uniform> state: State;
-
-const D4 = ${D // 4}u;
-const KV4 = ${KV_HEADS * D // 4}u;
-const SHARERS = ${HEADS // KV_HEADS}u;      // heads that share a head of the cache
 const CHUNK = ${CHUNK}u;
 const KPARTS = ${WG // CHUNK}u;             // invocations a position, for the scores
 const GROUPS = ${WG // (D // 4)}u;          // invocations a column, for the values
