@@ -1,22 +1,29 @@
 // Attention of one token over a part of the cached context, for all heads that share a head of the cache, with a running
 // maximum (online softmax); attention_partials.wgsl puts the parts together.
 //
-// A workgroup takes a part in chunks of CHUNK positions. Its invocations are cut up twice: for the scores there are
-// KPARTS of them a position, for the values GROUPS of D / 4, each with every GROUPS-th position. Keys and values of a
-// chunk are asked for together, before anything is computed.
+// A workgroup takes a part in chunks of CHUNK positions. Its invocations are cut up twice: for the scores KPARTS
+// neighbours share a position, each with every KPARTS-th vec4 of its key; for the values GROUPS of D / 4 take every
+// GROUPS-th position each. The next keys and values are on their way from memory while these are worked on. Each sum and
+// maximum is taken by shuffles over LANES neighbours first, and the rest by way of workgroup memory: without subgroups, all.
+//#if LANES > 1
+enable subgroups;
+diagnostic(off, subgroup_uniformity);
+//#endif
 
 //#include "attention_shared.wgsl"
 
 const CHUNK = ${CHUNK}u;
 const KPARTS = ${WG // CHUNK}u;             // invocations a position, for the scores
 const GROUPS = ${WG // (D // 4)}u;          // invocations a column, for the values
-const KEYS = ${D // 4 // (WG // CHUNK)}u;   // vec4 of a key an invocation
-const STEPS = ${CHUNK // (WG // (D // 4))}u; // positions of a chunk an invocation, for the values
+const BUNCHES = ${WG // LANES}u;            // of LANES neighbours
 
 var<workgroup> queries: array<vec4f, ${HEADS // KV_HEADS * D // 4}>;
-var<workgroup> scores: array<f32, ${HEADS // KV_HEADS * WG}>;   // [sharer, part of a key, position]
-var<workgroup> weights: array<f32, ${HEADS // KV_HEADS * CHUNK}>;
-var<workgroup> halves: array<vec4f, ${WG}>;
+var<workgroup> bests: array<f32, ${HEADS // KV_HEADS * WG // LANES}>;   // [sharer, bunch]
+//#if LANES < WG // CHUNK
+var<workgroup> scores: array<f32, ${HEADS // KV_HEADS * WG}>;           // [sharer, position, part of a key]
+//#endif
+var<workgroup> weights: array<f32, ${HEADS // KV_HEADS * CHUNK}>;       // [sharer, position]
+var<workgroup> halves: array<vec4f, ${WG * HEADS // KV_HEADS}>;         // [sharer, group, column]
 
 //#include "attention_length.wgsl"
 //#if HALF_CACHE
@@ -43,94 +50,133 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     if (begin >= end) {
         return;
     }
-    for (var i = local; i < SHARERS * D4; i += ${WG}u) {
-        queries[i] = q[kv_head * SHARERS * D4 + i] * ${SCALE};
-    }
-    let position = local % CHUNK;
-    let key_part = local / CHUNK;
+    let position = local / KPARTS;
+    let key_part = local % KPARTS;
     let column = local % D4;
     let step = local / D4;
+    let bunch = local / ${LANES}u;
 //#for g in HEADS // KV_HEADS
     var top${g} = -3e38;
     var total${g} = 0.0;
     var v${g} = vec4f(0.0);
 //#endfor
-    for (var chunk = begin; chunk < end; chunk += CHUNK) {
-        let key_at = min(chunk + position, end - 1u) * 2u * KV4 + kv_head * D4 + key_part * KEYS;
+    for (var i = local; i < SHARERS * D4; i += ${WG}u) {
+        queries[i] = q[kv_head * SHARERS * D4 + i] * ${SCALE};
+    }
+    let keys_at = kv_head * D4 + key_part;
+    let values_at = KV4 + kv_head * D4 + column;
 //#for i in D // 4 // (WG // CHUNK)
-        let key${i} = cached(key_at + ${i}u);
+    var key${i} = cached(min(begin + position, end - 1u) * 2u * KV4 + keys_at + ${i}u * KPARTS);
 //#endfor
 //#for i in CHUNK // (WG // (D // 4))
-        let value${i} = cached((min(chunk + step + ${i}u * GROUPS, end - 1u) * 2u + 1u) * KV4 + kv_head * D4 + column);
+    var value${i} = cached(min(begin + step + ${i}u * GROUPS, end - 1u) * 2u * KV4 + values_at);
 //#endfor
+    for (var chunk = begin; chunk < end; chunk += CHUNK) {
         workgroupBarrier();
 //#for g in HEADS // KV_HEADS
-        {
-            let at = ${g}u * D4 + key_part * KEYS;
-            var score = 0.0;
-//#for i in D // 4 // (WG // CHUNK)
-            score += dot(queries[at + ${i}u], key${i});
+        var score${g} = 0.0;
 //#endfor
-            scores[${g}u * ${WG}u + local] = score;
+//#for i in D // 4 // (WG // CHUNK)
+//#for g in HEADS // KV_HEADS
+        score${g} += dot(queries[${g}u * D4 + ${i}u * KPARTS + key_part], key${i});
+//#endfor
+//#endfor
+        let next_key = min(chunk + CHUNK + position, end - 1u) * 2u * KV4 + keys_at;
+//#for i in D // 4 // (WG // CHUNK)
+        key${i} = cached(next_key + ${i}u * KPARTS);
+//#endfor
+//#if LANES < WG // CHUNK
+//#for g in HEADS // KV_HEADS
+        scores[${g * WG}u + local] = score${g};
+//#endfor
+        workgroupBarrier();
+//#endif
+//#for g in HEADS // KV_HEADS
+        {
+//#if LANES < WG // CHUNK
+            score${g} = 0.0;
+            for (var i = 0u; i < KPARTS; i++) {
+                score${g} += scores[${g * WG}u + position * KPARTS + i];
+            }
+//#else
+//#for i in LOG_KPARTS
+            score${g} += subgroupShuffleXor(score${g}, ${2 ** i}u);
+//#endfor
+//#endif
+            score${g} = select(-3e38, score${g}, chunk + position < end);
+            var best = score${g};
+//#for i in LOG_LANES - LOG_KPARTS
+            best = max(best, subgroupShuffleXor(best, ${2 ** i * (WG // CHUNK)}u));
+//#endfor
+            if (local % ${LANES}u == 0u) {
+                bests[${g}u * BUNCHES + bunch] = best;
+            }
         }
 //#endfor
         workgroupBarrier();
 //#for g in HEADS // KV_HEADS
         {
             var most = top${g};
-            for (var p = 0u; p < CHUNK && chunk + p < end; p++) {
-                most = max(most, score_of(${g}u, p));
+            for (var i = 0u; i < BUNCHES; i++) {
+                most = max(most, bests[${g}u * BUNCHES + i]);
             }
             let keep = exp(top${g} - most);
             top${g} = most;
-            total${g} *= keep;
+            let weight = select(0.0, exp(score${g} - most), chunk + position < end);
+            total${g} = total${g} * keep + weight;
             v${g} *= keep;
-            if (local < CHUNK) {
-                weights[${g}u * CHUNK + local] = select(0.0, exp(score_of(${g}u, local) - most), chunk + local < end);
+            if (key_part == 0u) {
+                weights[${g}u * CHUNK + position] = weight;
             }
         }
 //#endfor
         workgroupBarrier();
 //#for g in HEADS // KV_HEADS
-        {
-            var sum = 0.0;
-            for (var p = 0u; p < CHUNK; p++) {
-                sum += weights[${g}u * CHUNK + p];
-            }
-            total${g} += sum;
 //#for i in CHUNK // (WG // (D // 4))
-            v${g} += weights[${g}u * CHUNK + step + ${i}u * GROUPS] * value${i};
+        v${g} += weights[${g}u * CHUNK + step + ${i}u * GROUPS] * value${i};
 //#endfor
-        }
+//#endfor
+//#for i in CHUNK // (WG // (D // 4))
+        value${i} = cached(min(chunk + CHUNK + step + ${i}u * GROUPS, end - 1u) * 2u * KV4 + values_at);
 //#endfor
     }
     if (state.stop != 0u) {
         return;
     }
 //#for g in HEADS // KV_HEADS
-    workgroupBarrier();
-    halves[local] = v${g};
-    workgroupBarrier();
     {
-        let y_at = ((kv_head * SHARERS + ${g}u) * ${SPLITS}u + part) * (D4 + 1u);
-        if (step == 0u) {
-            var sum = v${g};
-//#for i in WG // (D // 4) - 1
-            sum += halves[column + ${i + 1}u * D4];
+        var sum = total${g};
+//#for i in LOG_LANES - LOG_KPARTS
+        sum += subgroupShuffleXor(sum, ${2 ** i * (WG // CHUNK)}u);
 //#endfor
-            y[y_at + column] = sum;
-        }
-        if (local == 0u) {
-            y[y_at + D4] = vec4f(top${g}, total${g}, 0.0, 0.0);
+//#if LANES < WG // CHUNK
+        sum = select(0.0, sum, key_part == 0u);
+//#endif
+        halves[${g * WG}u + local] = v${g};
+        if (local % ${LANES}u == 0u) {
+            bests[${g}u * BUNCHES + bunch] = sum;
         }
     }
 //#endfor
-}
-
-fn score_of(g: u32, p: u32) -> f32 {
-    var score = scores[g * ${WG}u + p];
-//#for i in WG // CHUNK - 1
-    score += scores[g * ${WG}u + ${i + 1}u * CHUNK + p];
+    workgroupBarrier();
+    for (var i = local; i < SHARERS * D4; i += ${WG}u) {
+        let sharer = i / D4;
+        let y_at = ((kv_head * SHARERS + sharer) * ${SPLITS}u + part) * (D4 + 1u);
+        var sum = halves[sharer * ${WG}u + i % D4];
+//#for j in WG // (D // 4) - 1
+        sum += halves[sharer * ${WG}u + i % D4 + ${j + 1}u * D4];
 //#endfor
-    return score;
+        y[y_at + i % D4] = sum;
+        if (i % D4 == 0u) {
+            var total = 0.0;
+            for (var j = 0u; j < BUNCHES; j++) {
+                total += bests[sharer * BUNCHES + j];
+            }
+            var top = top0;
+//#for g in HEADS // KV_HEADS - 1
+            top = select(top, top${g + 1}, sharer == ${g + 1}u);
+//#endfor
+            y[y_at + D4] = vec4f(top, total, 0.0, 0.0);
+        }
+    }
 }

@@ -1,7 +1,8 @@
 // y[n] = sum over k of weight[n, k] * input[k] for one token, with what precedes and follows it fused in.
 //
-// The workgroup puts the inputs, normed or merged, into workgroup memory once for all its rows. LANES neighbouring
-// invocations share ROWS rows: each takes every LANES-th block of 32 columns, and the partial sums meet by shuffles.
+// The workgroup puts the inputs, normed or merged, into workgroup memory once for all its rows: all of them, or a tile of
+// TILE blocks of 32 columns at a time. LANES neighbouring invocations share ROWS rows: each takes every LANES-th block,
+// and the partial sums meet by shuffles. The weights of STAGE blocks of each row are on their way at a time.
 // A short kernel waits for memory rather than for arithmetic, so everything that does not hang on the inputs (weights,
 // bias, what is added to) is asked for before them, and the step state's stop is looked at last.
 // Prologue and epilogue are those of linear.wgsl.
@@ -19,41 +20,53 @@ var<workgroup> sums: array<f32, ${(TILE + 1) * 2}>;
 var<workgroup> squares: array<f32, ${WG}>;
 //#endif
 
-//#if PROLOGUE == "attention_merge"
-//#include "attention_partials.wgsl"
-//#endif
-
 //#include "sum_lanes.wgsl"
 
-// Four inputs of the token, without a norm's gain.
-fn input_at(token: u32, i: u32) -> vec4f {
-//#if PROLOGUE == "attention_merge"
-    return merged_input(i);
-//#else
-    return x[token * NB * 8u + i];
-//#endif
-}
-
-// Fills the tile with the blocks from ``first``, ``count`` of them. Returns the squares that this invocation has seen.
-fn fill(token: u32, first: u32, count: u32, local: u32) -> f32 {
-    var seen = 0.0;
-    for (var i = local; i < count * 8u; i += ${WG}u) {
-        let at = first * 8u + i;
-        var v = input_at(token, at);
-//#if PROLOGUE == "rms_norm"
-        seen += dot(v, v);
-        v *= gain[at];
-//#endif
+// Puts four inputs into the tile at vec4 ``i`` of it; neighbours call it together.
+fn put(i: u32, v: vec4f) {
+    var sum = dot(v, vec4f(1.0));
+    sum += subgroupShuffleXor(sum, 1u);
+    sum += subgroupShuffleXor(sum, 2u);
+    if (i < ${TILE * 8}u) {
         tile[i / 8u * PITCH + i % 8u] = v * UNIT;
-        var sum = dot(v, vec4f(1.0));
-        sum += subgroupShuffleXor(sum, 1u);
-        sum += subgroupShuffleXor(sum, 2u);
         if (i % 4u == 0u) {
             sums[i / 4u] = sum;
         }
     }
+}
+
+//#if PROLOGUE == "attention_merge"
+//#include "merge_parts.wgsl"
+//#else
+// Fills the tile with the blocks from ``first`` on, zeros behind the last one: FILL vec4 at a time, so that their loads
+// overlap. Returns the squares that this invocation has seen.
+fn fill(token: u32, first: u32, local: u32) -> f32 {
+    var seen = 0.0;
+    for (var round = 0u; round < ${-(-TILE * 8 // (WG * FILL))}u; round++) {
+//#for j in FILL
+        let i${j} = (round * ${FILL}u + ${j}u) * ${WG}u + local;
+        let at${j} = min(first * 8u + i${j}, NB * 8u - 1u);
+        let v${j} = x[token * NB * 8u + at${j}];
+//#if PROLOGUE == "rms_norm"
+        let gain${j} = gain[at${j}];
+//#endif
+//#endfor
+//#for j in FILL
+        {
+            let valid = i${j} < ${TILE * 8}u && first * 8u + i${j} < NB * 8u;
+            let v = select(vec4f(0.0), v${j}, valid);
+//#if PROLOGUE == "rms_norm"
+            seen += dot(v, v);
+            put(i${j}, v * gain${j});
+//#else
+            put(i${j}, v);
+//#endif
+        }
+//#endfor
+    }
     return seen;
 }
+//#endif
 
 fn inputs(b: u32) -> Inputs {
     let at = b * PITCH;
@@ -72,15 +85,12 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     let token = 0u;
 //#endif
 //#include "product_rows.wgsl"
-//#if AHEAD
-//#for i in TRIPS
-    let b${i} = lane + ${i * LANES}u;
+//#for i in STAGE
+    let start${i} = min(lane + ${i * LANES}u, NB - 1u);
 //#for r in ROWS
-    let at${i}_${r} = row${r} * NB + min(b${i}, NB - 1u);
-    let raw${i}_${r} = load_raw(at${i}_${r});
+    var raw${i}_${r} = load_raw(row${r} * NB + start${i});
 //#endfor
 //#endfor
-//#endif
 //#if BIAS
 //#for r in ROWS
     let bias${r} = bias[row${r}];
@@ -105,44 +115,35 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
 //#for r in ROWS
     var a${r}_0 = 0.0;
 //#endfor
-
-//#if AHEAD
-    let seen = fill(token, 0u, NB, local);
-//#if PROLOGUE == "rms_norm"
-    squares[local] = seen;
-//#endif
-    workgroupBarrier();
-//#for i in TRIPS
-    {
-        let in = inputs(min(b${i}, ${TILE}u));
-//#for r in ROWS
-        a${r}_0 += block_dot(expand(raw${i}_${r}, at${i}_${r}), in);
-//#endfor
-    }
-//#endfor
-//#else
     var seen = 0.0;
-    for (var begin = 0u; begin < NB; begin += ${TILE}u) {
-        let count = min(${TILE}u, NB - begin);
+    for (var base = 0u; base < NB; base += ${TILE}u) {
+//#if TILED
         workgroupBarrier();
-        seen += fill(token, begin, count, local);
+//#endif
+        seen += fill(token, base, local);
+//#if PROLOGUE == "rms_norm"
+        squares[local] = seen;
+//#endif
         workgroupBarrier();
-        for (var b = lane; b < count; b += ${LANES}u) {
+        for (var begin = 0u; begin < ${TILE}u; begin += ${LANES * STAGE}u) {
+//#for i in STAGE
+            {
+                let b = begin + lane + ${i * LANES}u;
+                let in = inputs(min(b, ${TILE}u));
+                let at = min(base + b, NB - 1u);
 //#for r in ROWS
-            let at${r} = row${r} * NB + begin + b;
-            let raw${r} = load_raw(at${r});
+                a${r}_0 += block_dot(expand(raw${i}_${r}, row${r} * NB + at), in);
 //#endfor
-            let in = inputs(b);
+//#if not AHEAD
+                let next = min(base + b + ${LANES * STAGE}u, NB - 1u);
 //#for r in ROWS
-            a${r}_0 += block_dot(expand(raw${r}, at${r}), in);
+                raw${i}_${r} = load_raw(row${r} * NB + next);
+//#endfor
+//#endif
+            }
 //#endfor
         }
     }
-//#if PROLOGUE == "rms_norm"
-    squares[local] = seen;
-    workgroupBarrier();
-//#endif
-//#endif
 
 //#if PROLOGUE == "rms_norm"
     var square = 0.0;

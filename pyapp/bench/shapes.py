@@ -9,14 +9,16 @@ from typing import Any
 
 from ..compiler import products
 from ..compiler.graph import Graph, Op
-from ..compiler.lower_attention import split_fits
+from ..compiler.lower_attention import split_fits, split_params
 from ..compiler.lower_decoder import lower_linear
 from ..compiler.products import VectorShape, candidates
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 
-SPLIT_COUNTS, LEAST_PARTS, CHUNKS = (8, 16, 32, 64), (32, 64, 128), (32, 64, 128)
-"""Of ``attention_split.wgsl``: parts of the context, positions that a part has at least, positions at a time."""
+SPLIT_COUNTS, LEAST_PARTS = (16, 32, 64), (32, 64, 128)
+"""Of ``attention_split.wgsl``: parts of the context, positions that a part has at least."""
+SPLIT_WORKGROUPS = ((64, 32), (128, 32), (128, 64), (256, 64), (256, 128))
+"""And (invocations, positions at a time)."""
 TILE_ROWS, TILE_TOKENS = (32, 64, 128), (16, 32, 64, 128)
 EACH = (2, 4, 8)
 """Rows, and tokens, that an invocation of ``matmul.wgsl`` makes."""
@@ -54,10 +56,12 @@ def shape_of(dispatch: Dispatch) -> VectorShape:
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """How attention of one token is cut: parts of the context, positions a part has at least, positions at a time."""
+    """How attention of one token is cut: parts of the context, positions a part has at least; invocations of a
+    workgroup, positions it takes at a time."""
 
     splits: int
     least: int
+    workgroup: int
     chunk: int
 
 
@@ -68,13 +72,13 @@ def attention_shapes(plan: Plan, limits: DeviceLimits) -> list[AttentionShape]:
         return []
     params = dict(dispatch.shader.params)
     sharers, d = params["HEADS"] // params["KV_HEADS"], params["D"]
-    shapes = [AttentionShape(n, least, chunk) for n in SPLIT_COUNTS for least in LEAST_PARTS for chunk in CHUNKS]
+    shapes = [AttentionShape(n, least, *cut) for n in SPLIT_COUNTS for least in LEAST_PARTS for cut in SPLIT_WORKGROUPS]
 
     def valid(shape: AttentionShape) -> bool:
-        wide = max(shape.chunk, d)
+        parts, groups = shape.workgroup // shape.chunk, shape.workgroup // (d // 4)
         # A position's score is made by whole vec4 of its key, and a chunk's values by whole rounds of the workgroup.
-        even = d // 4 % (wide // shape.chunk) == 0 and shape.chunk % (wide // (d // 4)) == 0
-        return even and split_fits(sharers, d, shape.chunk, limits)
+        even = d // 4 % parts == 0 and groups > 0 and shape.chunk % groups == 0
+        return even and split_fits(sharers, d, shape.workgroup, shape.chunk, limits)
 
     return [shape for shape in shapes if valid(shape)]
 
@@ -82,10 +86,10 @@ def attention_shapes(plan: Plan, limits: DeviceLimits) -> list[AttentionShape]:
 def attention_shape_of(plan: Plan) -> AttentionShape:
     """The shape that a step's attention has."""
     params = dict(next(each for each in plan.dispatches if each.shader.file == "attention_split").shader.params)
-    return AttentionShape(params["SPLITS"], params["MIN_SPLIT"], params["CHUNK"])
+    return AttentionShape(*(params[name] for name in ("SPLITS", "MIN_SPLIT", "WG", "CHUNK")))
 
 
-def with_attention(plan: Plan, shape: AttentionShape) -> Plan:
+def with_attention(plan: Plan, shape: AttentionShape, limits: DeviceLimits) -> Plan:
     """A step's plan with its attention in another shape; its ``splits`` must be those of the plan's graph."""
     out = []
     for dispatch in plan.dispatches:
@@ -94,7 +98,7 @@ def with_attention(plan: Plan, shape: AttentionShape) -> Plan:
         if params.get("SPLITS"):
             changes["MIN_SPLIT"] = shape.least
         if dispatch.shader.file == "attention_split":
-            changes |= {"CHUNK": shape.chunk, "WG": max(shape.chunk, params["D"])}
+            changes |= split_params(shape.workgroup, shape.chunk, limits)
         out.append(replace(dispatch, shader=_changed(dispatch.shader, changes)) if changes else dispatch)
     return replace(plan, dispatches=tuple(out))
 

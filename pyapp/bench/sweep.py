@@ -154,7 +154,7 @@ class Sweep:
             try:
                 if shape.splits not in plans:
                     plans[shape.splits] = lower(_graph(self.runner, splits=shape.splits), limits)
-                plan = with_attention(plans[shape.splits], shape)
+                plan = with_attention(plans[shape.splits], shape, limits)
                 replay = await self._bound(plan)
                 for context in self.options.contexts:
                     subject = step_at(self.runner, context, plan, replay)

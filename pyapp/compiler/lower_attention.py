@@ -15,8 +15,9 @@ from .graph import DTYPE_BYTES, Graph, Op
 from .products import WORKGROUP, lanes_for, token_tile
 
 MIN_SPLIT = 64
-SPLIT_CHUNK = 64
-"""Positions that ``attention_split.wgsl`` takes at a time."""
+"""Positions that a part of the context has at least."""
+MERGE = 16
+"""Parts whose values in a column are on their way together while parts are merged, a multiple of 4."""
 CHUNK_QUERIES = 16
 """Queries of a workgroup of ``attention_chunk.wgsl``, a divisor of those in a tile of tokens. So few because each
 workgroup goes through all keys: 256 tokens of SmolLM2 make 144 of them, and of 32 queries 72 with twice the work."""
@@ -49,9 +50,9 @@ def lower_attention(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch
         tile = token_tile(limits)
         shader = Shader.of("attention_chunk", **params, **shape, TILE=tile)
         workgroups = kv_heads * (tile * sharers // CHUNK_QUERIES), ceil(tokens / tile), 1
-    elif splits > 1 and _splits_together(sharers, d, limits):
+    elif splits > 1 and (shape := split_shape(sharers, d, limits)):
         params |= {"SPLITS": splits, "MIN_SPLIT": MIN_SPLIT}
-        shader = Shader.of("attention_split", **params, WG=max(SPLIT_CHUNK, d), CHUNK=SPLIT_CHUNK)
+        shader = Shader.of("attention_split", **params, **shape)
         workgroups = kv_heads * splits, 1, 1
     else:
         # Of one lane it is compiled faster, and no slower where lanes are emulated.
@@ -94,16 +95,36 @@ def chunk_shape(d: int, limits: DeviceLimits) -> dict[str, int] | None:
     return None
 
 
-def _splits_together(sharers: int, d: int, limits: DeviceLimits) -> bool:
-    """Whether ``attention_split.wgsl`` does heads of ``d`` with so many to a head of the cache on a device."""
-    return not limits.software and d in (32, 64, 128, 256) and split_fits(sharers, d, SPLIT_CHUNK, limits)
+def split_shape(sharers: int, d: int, limits: DeviceLimits) -> dict[str, int] | None:
+    """The parameters of ``attention_split.wgsl`` for heads of ``d``, so many to a head of the cache, on a device; None
+    where it does not do them."""
+    if limits.software or d not in (32, 64, 128, 256):
+        return None
+    wide = max(128, d)
+    for workgroup, chunk in ((wide, 64), (wide // 2, 32)):
+        if split_fits(sharers, d, workgroup, chunk, limits):
+            return split_params(workgroup, chunk, limits)
+    return None
 
 
-def split_fits(sharers: int, d: int, chunk: int, limits: DeviceLimits) -> bool:
-    """Whether a device has the invocations and the workgroup memory for ``attention_split.wgsl`` with ``chunk``
-    positions at a time."""
-    workgroup = max(chunk, d)
-    nbytes = 4 * sharers * (d + workgroup + chunk) + 16 * workgroup
+def split_params(workgroup: int, chunk: int, limits: DeviceLimits) -> dict[str, int]:
+    """Those parameters for a workgroup that takes ``chunk`` positions at a time."""
+    lanes = lanes_for(limits, 32)
+    log_parts = (workgroup // chunk).bit_length() - 1
+    return {
+        "WG": workgroup,
+        "CHUNK": chunk,
+        "LANES": lanes,
+        "LOG_LANES": lanes.bit_length() - 1,
+        "LOG_KPARTS": log_parts,
+    }
+
+
+def split_fits(sharers: int, d: int, workgroup: int, chunk: int, limits: DeviceLimits) -> bool:
+    """Whether a device has the invocations and the workgroup memory for ``attention_split.wgsl`` in such a shape."""
+    lanes = lanes_for(limits, 32)
+    scores = workgroup if lanes < workgroup // chunk else 0
+    nbytes = sharers * (4 * (d + workgroup // lanes + chunk + scores) + 16 * workgroup)
     return workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
 
 

@@ -16,7 +16,7 @@ from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
 from .graph import Graph, Op, Tensor
-from .lower_attention import MIN_SPLIT, cache_bytes, half_cache, lower_attention, lower_attention_merge
+from .lower_attention import MERGE, MIN_SPLIT, cache_bytes, half_cache, lower_attention, lower_attention_merge
 from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key, usable
 
 
@@ -75,7 +75,9 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
     told = shapes.get(product_key(weight, prologue, epilogue))
-    kernel = product(limits, weight, tokens, told if told and usable(limits, weight, epilogue, told) else None)
+    kernel = product(
+        limits, weight, tokens, epilogue, told if told and usable(limits, weight, epilogue, told) else None
+    )
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     pieces = pieces_of(weight, limits)
     if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):
@@ -103,6 +105,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
             KV_ROWS=op.attrs.get("kv_rows", 0),
             SPLITS=op.attrs.get("splits", 0),
             MIN_SPLIT=MIN_SPLIT,
+            MERGE=MERGE,
             HALF_CACHE=half_cache(op, graph),
         )
         bindings = [

@@ -19,14 +19,21 @@ from .graph import Graph, Op, Tensor
 WORKGROUP = 64
 CHUNK_TILE = {"ROWS": 4, "TOKENS": 4, "TILE_N": 64, "TILE_M": 32, "WG": 128}
 """A workgroup of ``matmul.wgsl``: rows and tokens an invocation, and in all."""
+NARROW_TILE = {"ROWS": 2, "TOKENS": 4, "TILE_N": 32, "TILE_M": 16, "WG": 64}
+NARROW = 2048
+"""The same for weights of fewer rows than this: as many workgroups as a large GPU has processors."""
 SIMPLE_TILE = 4
 """Tokens an invocation of ``linear.wgsl``, for a chunk."""
-INPUT_TILE = 48
-"""Blocks of inputs that ``matvec.wgsl`` has in workgroup memory at a time where it cannot have all of them."""
 MOST_LOADS = 64
 """Words of weights that an invocation of ``matvec.wgsl`` may have on their way at once: they take registers."""
+MOST_FILL = 8
+"""vec4 of inputs that it may have on their way at once."""
+BLOCK_BYTES = 9 * 16 + 2 * 4
+"""Bytes of workgroup memory that it takes for a block of inputs."""
 LANES, ROWS, WORKGROUPS = (4, 8, 16, 32), (1, 2, 4, 8), (64, 128, 256)
 """What there is to choose from for ``matvec.wgsl``."""
+PAIRED = ("silu_mul", "rope_cache")
+"""Epilogues whose rows go in pairs."""
 
 
 @dataclass(frozen=True)
@@ -53,16 +60,18 @@ class Product:
     tokens: int
 
 
-def product(limits: DeviceLimits, weight: Tensor, tokens: int, shape: VectorShape | None = None) -> Product:
+def product(
+    limits: DeviceLimits, weight: Tensor, tokens: int, epilogue: str, shape: VectorShape | None = None
+) -> Product:
     """The kernel for ``weight`` [N, K] times the inputs of so many tokens.
 
     ``shape``: of ``matvec.wgsl``, where that is the kernel and not its ``vector_shape`` is wanted.
     """
     if tokens > 1 and not limits.software:
-        return _matmul(tokens)
+        return _matmul(tokens, weight.shape[0])
     if not _has_matvec(limits):
         return _linear(limits, tokens, weight.shape[0])
-    return _matvec(limits, weight, shape or vector_shape(limits, weight.shape[0]))
+    return _matvec(limits, weight, shape or vector_shape(limits, weight.shape[0], epilogue))
 
 
 def product_key(weight: Tensor, prologue: str, epilogue: str) -> str:
@@ -101,7 +110,7 @@ def usable(limits: DeviceLimits, weight: Tensor, epilogue: str, shape: VectorSha
     return (
         shape.lanes <= limits.subgroup
         and shape.workgroup <= limits.max_invocations
-        and (shape.rows % 2 == 0 or epilogue not in ("silu_mul", "rope_cache"))  # whose rows go in pairs
+        and (shape.rows % 2 == 0 or epilogue not in PAIRED)
         and _tile_bytes(kernel.params["TILE"], shape.workgroup) <= limits.max_workgroup_storage
         and ceil(n / kernel.rows) <= limits.max_workgroups
     )
@@ -113,7 +122,7 @@ def lanes_for(limits: DeviceLimits, wanted: int = 16) -> int:
 
 
 def token_tile(limits: DeviceLimits) -> int:
-    """Tokens that the kernels of a chunk take together on a device."""
+    """Tokens that the kernels of a chunk take together on a device, or a multiple of those."""
     return SIMPLE_TILE if limits.software else CHUNK_TILE["TILE_M"]
 
 
@@ -125,15 +134,19 @@ def simple_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
     return lanes_for(limits, 4), 8 if rows >= 2048 else 4
 
 
-def vector_shape(limits: DeviceLimits, rows: int) -> VectorShape:
+def vector_shape(limits: DeviceLimits, rows: int, epilogue: str) -> VectorShape:
     """The shape that a product of so many rows has unless it is told another.
 
-    Few rows want many lanes each, the vocabulary's many rows want their inputs read less often: so it was on an H200
-    with the kernel before this one (``docs/performance.md``, 2026-11-29).
+    Few rows want many invocations each, and many of them to bring the inputs; the vocabulary's many rows want the
+    inputs read less often. As it was fastest within a step on an H200 (``docs/performance.md``).
     """
-    if rows >= 16384:
-        return VectorShape(lanes_for(limits, 32), 8, 128)
-    return VectorShape(lanes_for(limits), 2 if rows >= 2048 else 4, 128)
+    if rows >= 32768:
+        return VectorShape(lanes_for(limits, 4), 4, 128)
+    if rows >= 8192:
+        return VectorShape(lanes_for(limits, 16), 2, 128)
+    if rows > 2048:
+        return VectorShape(lanes_for(limits, 32), 2, 128)
+    return VectorShape(lanes_for(limits, 32), 2 if rows >= 896 or epilogue in PAIRED else 1, 256)
 
 
 def _linear(limits: DeviceLimits, tokens: int, n: int) -> Product:
@@ -150,20 +163,27 @@ def _matvec(limits: DeviceLimits, weight: Tensor, shape: VectorShape) -> Product
     trips = ceil(blocks / lanes)
     words = ceil(sum(row_sizes(weight.fmt, k)) / blocks / 4)
     room = limits.max_workgroup_storage // 2  # so that two workgroups fit where a processor has no more than that
-    whole = _tile_bytes(blocks, workgroup) <= room
+    most = (room - _tile_bytes(0, workgroup)) // BLOCK_BYTES
+    ahead = blocks <= most and trips * rows * words <= MOST_LOADS
+    stage, tile = trips, blocks
+    if not ahead:
+        stage = max(1, MOST_LOADS // (2 * rows * words))
+    if blocks > most:
+        stage = max(1, min(stage, most // lanes))
+        tile = max(1, most // (lanes * stage)) * lanes * stage
+    fill = min(MOST_FILL, ceil(tile * 8 / workgroup))
     params = {
         "LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": workgroup,
-        "TILE": blocks if whole else INPUT_TILE, "TRIPS": trips,
-        "AHEAD": whole and trips * rows * words <= MOST_LOADS,
+        "TILE": tile, "TILED": tile < blocks, "STAGE": stage, "AHEAD": ahead, "FILL": fill,
     }  # fmt: skip
     return Product("matvec", params, workgroup // lanes * rows, 1)
 
 
 def _tile_bytes(blocks: int, workgroup: int) -> int:
     """Bytes of workgroup memory that ``matvec.wgsl`` takes for so many blocks of inputs."""
-    return (blocks + 1) * (9 * 16 + 2 * 4) + workgroup * 4
+    return (blocks + 1) * BLOCK_BYTES + workgroup * 4
 
 
-def _matmul(tokens: int) -> Product:
-    params = {**CHUNK_TILE, "CHUNK": tokens}
-    return Product("matmul", params, CHUNK_TILE["TILE_N"], CHUNK_TILE["TILE_M"])
+def _matmul(tokens: int, n: int) -> Product:
+    tile = NARROW_TILE if n < NARROW else CHUNK_TILE
+    return Product("matmul", {**tile, "CHUNK": tokens}, tile["TILE_N"], tile["TILE_M"])

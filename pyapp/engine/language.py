@@ -36,8 +36,15 @@ from .steps import Spans, Steps, steps_for
 NAME = "language"
 CHUNK = 256
 """The most tokens of a prompt that run at once."""
-SPLITS = 16
+SPLITS = 32
 """Parts that attention over a long context is split into while decoding."""
+MOST_PARTS = 1024
+"""Of all heads together: a product that merges them has 8 bytes of each in half the workgroup memory of any device."""
+
+
+def splits_of(config: DecoderConfig) -> int:
+    """Parts that attention of a model is split into: a multiple of 4."""
+    return max(4, min(SPLITS, MOST_PARTS // config.heads // 4 * 4))
 
 
 def chunk_of(config: DecoderConfig, context: int, limits: DeviceLimits) -> int:
@@ -109,16 +116,16 @@ class LanguageModel:
             passes, cut = decoder_passes(limits), _cut(pieces)
             chunk = chunk_of(self.config, context, limits)
             self._graphs[key] = (
-                self._fused(1, SPLITS, context, cut, kv, passes),
+                self._fused(1, splits_of(self.config), context, cut, kv, passes),
                 self._fused(chunk, 1, context, cut, kv, passes),
             )
         return self._graphs[key]
 
     def step_graph(
-        self, context: int, pieces: Pieces, kv: CacheDtype, passes: Iterable[Pass], splits: int = SPLITS
+        self, context: int, pieces: Pieces, kv: CacheDtype, passes: Iterable[Pass], splits: int | None = None
     ) -> Graph:
         """The graph of a step, fused by ``passes``: for whoever measures others than that of ``plans``."""
-        return self._fused(1, splits, context, _cut(pieces), kv, passes)
+        return self._fused(1, splits or splits_of(self.config), context, _cut(pieces), kv, passes)
 
     def _fused(
         self, tokens: int, splits: int, context: int, cut: Pieces, kv: CacheDtype, passes: Iterable[Pass]

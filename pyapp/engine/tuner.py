@@ -34,11 +34,10 @@ from .timing import Run, submits
 log = logging.getLogger(__name__)
 
 TRIED = (
-    VectorShape(32, 8, 128), VectorShape(32, 4, 128), VectorShape(16, 4, 128), VectorShape(16, 2, 128),
-    VectorShape(16, 4, 64), VectorShape(8, 4, 128), VectorShape(8, 2, 64), VectorShape(4, 4, 64), VectorShape(4, 2, 64),
-    VectorShape(4, 1, 64),
+    VectorShape(32, 2, 128), VectorShape(16, 2, 128), VectorShape(32, 1, 256), VectorShape(8, 2, 64),
+    VectorShape(32, 2, 256), VectorShape(4, 4, 128), VectorShape(16, 1, 256), VectorShape(8, 4, 128),
 )  # fmt: skip
-"""Beside the usual one, those with as many lanes as the smallest subgroup, a half and a quarter of it."""
+"""Beside the usual one, those with as many lanes as the smallest subgroup, down to an eighth of it."""
 MOST_SECONDS = 0.3
 """For all trials together; what is not reached keeps its usual shape."""
 TRIAL_SECONDS = 0.003
@@ -67,9 +66,10 @@ def trials(graph: Graph, limits: DeviceLimits) -> dict[str, list[VectorShape]]:
     found: dict[str, list[VectorShape]] = {}
     for key, (op, *_) in products_of(graph).items():
         weight = graph.tensors[op.inputs["weight"]]
-        usual = vector_shape(limits, weight.shape[0])
-        possible = candidates(limits, weight, op.attrs.get("epilogue", ""))
-        others = [s for s in TRIED if s in possible and s != usual and s.lanes >= limits.subgroup // 4]
+        epilogue = op.attrs.get("epilogue", "")
+        usual = vector_shape(limits, weight.shape[0], epilogue)
+        possible = candidates(limits, weight, epilogue)
+        others = [s for s in TRIED if s in possible and s != usual and s.lanes >= limits.subgroup // 8]
         if others:
             found[key] = [usual, *others]
     return found

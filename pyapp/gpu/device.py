@@ -16,7 +16,6 @@ WANTED_FEATURES = ("subgroups", "timestamp-query")
 MOST_SAID = 300
 """Characters of what a driver says."""
 MOST_ERRORS = 20
-WANTED_LIMITS = ("maxBufferSize", "maxStorageBufferBindingSize")
 
 
 def one_line(said: object) -> str:
@@ -52,16 +51,16 @@ class Device:
 
     @classmethod
     async def open(cls, probe: Probe, limits: Mapping[str, int] | None = None) -> Device:
-        """Requests the device with the adapter's own buffer limits. Raises ``NoDevice`` when the browser refuses.
+        """Requests the device with ``Probe.wanted_limits``. Raises ``NoDevice`` when the browser refuses.
 
-        ``limits``: lower values of ``WANTED_LIMITS`` to keep to (bytes). The browser grants no less than the defaults
+        ``limits``: lower limits on buffers to keep to (bytes). The browser grants no less than the defaults
         of WebGPU, so keeping to them is up to who reads ``Device.limits``.
         """
         if not probe.usable:
             raise NoDevice(f"No GPU can be used here: {probe.reason}.", reason=probe.reason)
         descriptor = {
             "requiredFeatures": [feature for feature in WANTED_FEATURES if feature in probe.features],
-            "requiredLimits": {key: probe.limits[key] for key in WANTED_LIMITS},
+            "requiredLimits": probe.wanted_limits(),
         }
         try:
             handle = await probe.handle.requestDevice(js_object(descriptor))

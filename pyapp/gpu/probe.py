@@ -16,6 +16,9 @@ TIERS = (("high", GIB), ("medium", GIB // 2), ("low", 0))
 """Smallest maxStorageBufferBindingSize of each tier for a model with ``TIER_WEIGHTS``."""
 TIER_WEIGHTS = 870_000_000
 """Bytes of the 1.5B class of models, in 4 bits; the tiers of others are scaled by theirs."""
+NO_LIMIT = 1 << 62
+WORKGROUP_STORAGE = 32768
+"""Bytes that a kernel may have at most: what nearly all GPUs offer, and what no kernel here has a use for more of."""
 ANSWER_SECONDS = 10.0
 """A browser whose GPU process hangs answers never."""
 
@@ -37,11 +40,18 @@ class Probe:
     subgroups: tuple[int, int] = (0, 0)
     handle: Any = None
 
+    def wanted_limits(self) -> dict[str, int]:
+        """What a device is asked for: the adapter's limits on buffers, and no more workgroup memory than is of use."""
+        wanted = dict.fromkeys(("maxBufferSize", "maxStorageBufferBindingSize"), NO_LIMIT)
+        wanted["maxComputeWorkgroupStorageSize"] = WORKGROUP_STORAGE
+        return {key: min(most, self.limits[key]) for key, most in wanted.items() if key in self.limits}
+
     def device_limits(self) -> DeviceLimits:
         offered = "subgroups" in self.features
         return DeviceLimits(
             max_binding=self.limits.get("maxStorageBufferBindingSize", 128 << 20),
             max_buffer=self.limits.get("maxBufferSize", 256 << 20),
+            max_workgroup_storage=self.wanted_limits().get("maxComputeWorkgroupStorageSize", 16384),
             subgroup=self.subgroups[0] if offered else 0,
             subgroup_max=self.subgroups[1] if offered else 0,
             f16="shader-f16" in self.features,

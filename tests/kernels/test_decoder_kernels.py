@@ -127,11 +127,14 @@ def check_text(dispatch: Dispatch, wgsl: str, limits: DeviceLimits) -> None:
     assert list(declared(wgsl).values()).count("uniform") <= 1
     assert sum(kind != "uniform" for kind in declared(wgsl).values()) <= limits.max_storage_buffers, label
     (size,) = re.findall(r"@workgroup_size\((\d+)\)", wgsl)
-    # Sampling walks a whole vocabulary with one workgroup, so there the workgroup is as wide as it may be.
-    assert int(size) in ((64, 128, 256) if label.startswith(("sample", "attention_split")) else (64, 128)), label
+    # One workgroup walks a whole vocabulary or a part of a context, or brings all inputs for few rows: such are as
+    # wide as they may be.
+    wide = label.startswith(("sample", "attention_split", "matvec"))
+    assert int(size) in ((64, 128, 256) if wide else (64, 128)), label
     assert int(size) <= limits.max_invocations
     # Half of it, so that a processor with no more has room for two; what works on tiles needs more.
-    share = 1 if dispatch.shader.file in ("matmul", "attention_split", "attention_chunk") else 2
+    merges = dict(dispatch.shader.params).get("PROLOGUE") == "attention_merge"
+    share = 1 if merges or dispatch.shader.file in ("matmul", "attention_split", "attention_chunk") else 2
     assert workgroup_bytes(wgsl) <= limits.max_workgroup_storage // share, label
     assert all(0 < count <= limits.max_workgroups for count in dispatch.workgroups), label
     lanes = dict(dispatch.shader.params).get("LANES", 1)

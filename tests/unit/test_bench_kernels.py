@@ -280,13 +280,13 @@ def test_attention_in_another_shape_is_merged_in_that_shape() -> None:
     shapes = [shape for shape in attention_shapes(plan, GPU) if shape.splits == 16]
     assert len(shapes) > 3
     for shape in shapes:
-        other = with_attention(plan, shape)
+        other = with_attention(plan, shape, GPU)
         assert attention_shape_of(other) == shape
         params = [dict(each.shader.params) for each in other.dispatches]
         assert {each["MIN_SPLIT"] for each in params if each.get("SPLITS")} == {shape.least}
         for each in other.dispatches:
             specialised(each)
-    assert with_attention(plan, attention_shape_of(plan)) == plan
+    assert with_attention(plan, attention_shape_of(plan), GPU) == plan
 
 
 def test_an_emulated_gpu_has_nothing_to_try() -> None:

@@ -28,7 +28,7 @@ def step() -> Graph:
 def test_lowering_takes_the_shapes_that_it_is_told() -> None:
     graph = step()
     weight = graph.tensors["layers.1.gate_up"]
-    usual, told = vector_shape(GPU, weight.shape[0]), VectorShape(8, 4, 64)
+    usual, told = vector_shape(GPU, weight.shape[0], "silu_mul"), VectorShape(8, 4, 64)
     assert told != usual
     key = product_key(weight, "rms_norm", "silu_mul")
     plan, other = lower(graph, GPU), lower(graph, GPU, shapes={key: told})
@@ -49,7 +49,7 @@ def test_every_product_of_a_step_has_a_key_and_the_usual_shape_among_its_candida
         if op.kind == "linear":
             weight, epilogue = graph.tensors[op.inputs["weight"]], op.attrs.get("epilogue", "")
             keys.add(product_key(weight, op.attrs.get("prologue", ""), epilogue))
-            assert vector_shape(GPU, weight.shape[0]) in candidates(GPU, weight, epilogue)
+            assert vector_shape(GPU, weight.shape[0], epilogue) in candidates(GPU, weight, epilogue)
     assert keys == {
         "q4 2048x1536 rms_norm rope_cache",
         "q4 1536x1536 attention_merge residual",
