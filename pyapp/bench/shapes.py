@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from math import ceil, dist, log2
+from typing import Any, TypeVar
 
 from ..compiler import products
 from ..compiler.graph import Graph, Op
@@ -20,6 +20,23 @@ SPLIT_COUNTS, LEAST_PARTS, CHUNKS = (8, 16, 32, 64), (32, 64, 128), (32, 64, 128
 TILE_ROWS, TILE_TOKENS = (32, 64, 128), (16, 32, 64, 128)
 EACH = (2, 4, 8)
 """Rows, and tokens, that an invocation of ``matmul.wgsl`` makes."""
+
+S = TypeVar("S")
+
+
+def spread(shapes: Iterable[S], first: S) -> list[S]:
+    """``shapes`` with ``first`` before all, then each time the one that is farthest from those before it (Gonzalez
+    1985), in doublings of its figures: however few of them are tried, they are not all of a kind."""
+    places = {shape: [log2(each) for each in astuple(shape)] for shape in (first, *shapes)}  # type: ignore[call-overload]
+    order, gaps = [], dict.fromkeys(places, 0.0)
+    latest: S | None = first
+    while latest is not None:
+        order.append(latest)
+        del gaps[latest]
+        away = {shape: dist(places[shape], places[latest]) for shape in gaps}
+        gaps = {shape: min(gap or away[shape], away[shape]) for shape, gap in gaps.items()}
+        latest = max(gaps, key=lambda shape: gaps[shape], default=None)
+    return order
 
 
 @dataclass(frozen=True)

@@ -28,8 +28,9 @@ from ..gpu.kernels import Kernels
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 from ..gpu.replay import Replay
+from ..gpu.timestamps import Timestamps
 from .language import LanguageRunner
-from .timing import Run, submits
+from .timing import Reading, Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ MOST_SECONDS = 0.3
 TRIAL_SECONDS = 0.003
 """GPU time of a trial."""
 GRAIN = 1e-4
-"""Seconds of the clock: what seems to take less is repeated as if it took as long, which keeps a submit short."""
+"""Seconds of either clock: what seems to take less is repeated as if it took as long, which keeps a submit short."""
 POSITION = 128
 """Where in the cache the trials write; it is cleared behind them."""
 WORTH = 0.97
@@ -158,14 +159,15 @@ class Tuner:
         """The kernels of all trials."""
         return {dispatch.shader for each in self._rounds for dispatch in each.plan.dispatches}
 
-    async def choose(self, runner: LanguageRunner) -> dict[str, VectorShape]:
+    async def choose(self, runner: LanguageRunner, timestamps: Timestamps | None = None) -> dict[str, VectorShape]:
         """The best shape of every product, for a model that is bound to the pool: its weights are resident, and nothing
-        of the workspace is in use. Raises ``DeviceLost``."""
+        of the workspace is in use. By the GPU's clock where there are ``timestamps``. Raises ``DeviceLost``."""
+        watch = Stopwatch(self._device, timestamps, self._clock)
         begin = self._clock()
         replays = [runner.bound(self._kernels, each.plan) for each in self._rounds]
         runner.hold_at(min(POSITION, runner.context - 1))
         try:
-            times = await self._times(replays)
+            times = await self._times(watch, replays)
         finally:
             runner.clear_cache()
             runner.clear_activations()
@@ -175,12 +177,11 @@ class Tuner:
         log.info("shapes of %d products tried in %.0f ms", len(best), 1000 * (self._clock() - begin))
         return best
 
-    async def _times(self, replays: list[Replay]) -> dict[tuple[str, VectorShape], float]:
+    async def _times(self, watch: Stopwatch, replays: list[Replay]) -> dict[tuple[str, VectorShape], float]:
         """Seconds of each product over all layers, by product and shape, of those that there was time for."""
         deadline = self._clock() + MOST_SECONDS
         first = self._rounds[0]
-        nothing = self._run(replays[0], (0, 0))
-        there_and_back = min([await nothing(1) for _ in range(3)])
+        net = _net_of([await watch.submits(replays[0], ((0, 0),))(1) for _ in range(3)])
         times: dict[tuple[str, VectorShape], float] = {}
         for key in sorted(self._tried, key=lambda key: -_bytes(first, key)):  # those that read most are reached
             count, usual = 1, 0.0
@@ -190,7 +191,9 @@ class Tuner:
                         continue
                     if self._clock() >= deadline:
                         return times
-                    taken = await self._run(replay, each.spans[key])(count) - there_and_back
+                    taken = net(await watch.submits(replay, (each.spans[key],))(count))
+                    if taken is None:
+                        continue
                     place = key, each.shapes[key]
                     if again:  # the first is to warm up, and tells how often makes a trial
                         times[place] = max(0.0, min(taken / count, times.get(place, taken / count)))
@@ -200,8 +203,14 @@ class Tuner:
                     count = max(1, int(TRIAL_SECONDS / max(usual, GRAIN)))
         return times
 
-    def _run(self, replay: Replay, span: tuple[int, int]) -> Run:
-        return submits(self._device, replay, (span,), clock=self._clock)
+
+def _net_of(empty: list[Reading]) -> Callable[[Reading], float | None]:
+    """Seconds of a submit without what an empty one takes: by the GPU's clock where that has timed all of ``empty``,
+    and then None of a submit that it has not timed."""
+    gpu = [reading.gpu for reading in empty if reading.gpu is not None]
+    if len(gpu) < len(empty):
+        return lambda reading: reading.wall - min(each.wall for each in empty)
+    return lambda reading: None if reading.gpu is None else reading.gpu - min(gpu)
 
 
 def _bytes(each: Round, key: str) -> int:
