@@ -2,7 +2,8 @@
 
 Rows of plain data, ``{"bench": "kernels", "row": ...}``: ``ceiling``, ``kernel``, ``step``, ``shape``, ``attention``,
 ``tile``, ``tuned``, ``fusion``, ``left out`` (for want of time), ``end``; what goes wrong is a row with ``error``, and
-the rest goes on. Times in us, bytes, GB/s and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
+the rest goes on. Times in us, by the ``clock`` that the row names (``gpu`` or ``wall``: ``engine.timing``), bytes, GB/s
+and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
 """
 
 from __future__ import annotations

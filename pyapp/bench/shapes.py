@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from ..compiler import products
 from ..compiler.graph import Graph, Op
 from ..compiler.lower_attention import split_fits
-from ..compiler.lower_decoder import lower_linear
 from ..compiler.products import VectorShape, candidates
+from ..engine.tuner import in_shape
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 
@@ -47,9 +47,11 @@ class Products:
     ops: tuple[Op, ...]
     candidates: tuple[VectorShape, ...]
 
-    def dispatches(self, graph: Graph, limits: DeviceLimits, shape: VectorShape) -> list[Dispatch]:
-        """All of them, in that shape."""
-        return [each for op in self.ops for each in lower_linear(op, graph, limits, {self.key: shape})]
+    def dispatches(
+        self, rows: Mapping[str, list[Dispatch]], graph: Graph, limits: DeviceLimits, shape: VectorShape
+    ) -> list[Dispatch]:
+        """All of them in that shape; ``rows``: of the graph's plan, by operation."""
+        return in_shape(self.ops, rows, graph, limits, {self.key: shape})
 
 
 def products_of(graph: Graph, limits: DeviceLimits) -> list[Products]:

@@ -16,6 +16,7 @@ from ..engine.engine import Engine
 from ..engine.language import LanguageRunner
 from ..engine.profile import Group, grouped
 from ..engine.timing import Stopwatch, Timing
+from ..engine.tuner import by_operation
 from ..gpu.plan import Dispatch, Plan
 from ..gpu.replay import Replay
 from .ceilings import figures
@@ -92,10 +93,11 @@ class Sweep:
             for each in products_of(graph, limits)
         ]
         base = step_at(self.runner, 128)
+        rows = by_operation(whole_step)
         fastest: dict[str, float] = {}
 
         def make(turn: tuple[Products, VectorShape]) -> Plan:
-            return _alone(turn[0].dispatches(graph, limits, turn[1]), whole_step)
+            return _alone(turn[0].dispatches(rows, graph, limits, turn[1]), whole_step)
 
         async with self._tried("products", in_turns(queues), make, deadline, least=2 * len(queues)) as plans:
             async for (products, shape), plan in plans:

@@ -104,9 +104,7 @@ def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, l
     """As many plans as the product with the most shapes has: the n-th has everybody's n-th shape. ``plan``: of
     ``graph``, in the usual shapes."""
     ops = products_of(graph)
-    rows: dict[str, list[Dispatch]] = {}
-    for dispatch in plan.dispatches:
-        rows.setdefault(dispatch.operation, []).append(dispatch)
+    rows = by_operation(plan)
     out = []
     for number in range(max(map(len, tried.values()), default=0)):
         shapes = {key: shapes[number] for key, shapes in tried.items() if number < len(shapes)}
@@ -114,16 +112,25 @@ def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, l
         spans = {}
         for key, shape in shapes.items():
             start = len(dispatches)
-            dispatches += _in_shape(ops[key], rows, graph, limits, {key: shape})
+            dispatches += in_shape(ops[key], rows, graph, limits, {key: shape})
             spans[key] = start, len(dispatches)
         out.append(Round(replace(plan, dispatches=tuple(dispatches), marks={}), spans, shapes))
     return out
 
 
-def _in_shape(
+def by_operation(plan: Plan) -> dict[str, list[Dispatch]]:
+    """The rows of each operation."""
+    rows: dict[str, list[Dispatch]] = {}
+    for dispatch in plan.dispatches:
+        rows.setdefault(dispatch.operation, []).append(dispatch)
+    return rows
+
+
+def in_shape(
     ops: Iterable[Op], rows: Mapping[str, list[Dispatch]], graph: Graph, limits: DeviceLimits, shapes: Shapes
 ) -> list[Dispatch]:
-    """The rows of ``ops`` in another shape. Layers differ in what they bind only, so one of them is lowered."""
+    """The ``rows`` (``by_operation``) of ``ops`` in other ``shapes``. Layers differ in what they bind only, so one of
+    them is lowered."""
     lowered: dict[tuple[Shader, ...], list[Dispatch]] = {}
     out = []
     for op in ops:

@@ -34,6 +34,7 @@ from pyapp.engine import timing
 from pyapp.engine.assets import shader_text
 from pyapp.engine.profile import grouped
 from pyapp.engine.timing import Stopwatch
+from pyapp.engine.tuner import by_operation
 from pyapp.errors import BadArgument
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch, MemoryPlan, Plan, Shader
@@ -309,12 +310,14 @@ def test_the_present_shapes_are_among_those_that_are_tried() -> None:
     assert with_tile([matmul], tile_of(matmul)) == [replace(matmul, per_tile=False)]
 
 
-def test_a_product_in_its_present_shape_is_the_plans() -> None:
+def test_a_product_in_a_shape_is_what_a_plan_in_that_shape_has() -> None:
     graph = graph_of(1, 16)
-    plan = lower(graph, GPU)
+    rows = by_operation(lower(graph, GPU))
     for each in products_of(graph, GPU):
-        own = [row for row in plan.dispatches if row.operation in {op.name for op in each.ops}]
-        assert each.dispatches(graph, GPU, shape_of(own[0])) == own
+        for shape in (shape_of(rows[each.ops[0].name][0]), each.candidates[0]):
+            plan = lower(graph, GPU, shapes={each.key: shape})
+            own = [row for row in plan.dispatches if row.operation in {op.name for op in each.ops}]
+            assert each.dispatches(rows, graph, GPU, shape) == own
 
 
 def test_tiles_cover_a_chunk() -> None:
