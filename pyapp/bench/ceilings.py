@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from ..engine.assets import shader_text
-from ..engine.timing import Timing, measure, submits
+from ..engine.timing import Stopwatch, Timing, measure
 from ..errors import OutOfMemory
 from ..gpu.device import Device
 from ..gpu.ffi import heap_view
@@ -27,11 +27,13 @@ MIB = 1 << 20
 LOADS = 8
 """vec4 that an invocation of ``bench_read.wgsl`` reads."""
 SIZES = (8 * MIB, 32 * MIB, 256 * MIB, 1024 * MIB)
-"""Bytes that are read. The first lie in a large GPU's cache; of the last, at most a small share does."""
+"""Bytes that are read over and over. The first lie in a large GPU's cache; of the last, at most a small share does."""
+WALKED = (4 * MIB, 16 * MIB, 128 * MIB)
+"""Bytes of a dispatch that reads its range after all the others, as a step does with a layer's weights."""
 CHAINS, TRIPS = 4, 256
 """Of ``bench_fma.wgsl``: vec4 that do not wait for each other, and how often each is multiplied."""
-FEW, MANY = 16, 4096
-"""Workgroups of ``bench_fma.wgsl``: as many as take ``ENOUGH``, which is all of them on a GPU."""
+FEW, MANY, MORE = 16, 16384, 4
+"""Workgroups of ``bench_fma.wgsl``: so many times more until they take ``ENOUGH``."""
 ENOUGH = 200.0
 """Microseconds."""
 EMPTY = 1000
@@ -49,6 +51,8 @@ class Ceilings:
     bandwidth: float = 0.0
     flops: float = 0.0
     dispatch: float = 0.0
+    reads: tuple[tuple[float, float], ...] = ()
+    """(bytes, us) of plain reads from memory, smaller ones first."""
 
     def least_us(self, nbytes: float, flops: float) -> tuple[float, str]:
         """The microseconds that a kernel takes at least, and what says so: memory, arithmetic or dispatch."""
@@ -59,6 +63,14 @@ class Ceilings:
         }
         name = max(bounds, key=lambda each: bounds[each])
         return bounds[name], name
+
+    def read_us(self, nbytes: float) -> float:
+        """The microseconds that a plain read of as many bytes takes: on the straight line between its measured
+        neighbours, of which an empty dispatch is the first; past the last one, at that one's pace. 0: not measured."""
+        if not self.reads:
+            return 0.0
+        sizes, times = zip((0.0, self.dispatch * 1e6), *self.reads, strict=True)
+        return float(np.interp(nbytes, sizes, times)) * max(1.0, nbytes / sizes[-1])
 
 
 class Bed:
@@ -83,6 +95,7 @@ class Bed:
         out = self.pool.take("workspace", MIB, "bench", "out")
         assert out is not None
         self.out = out
+        self.watch = await Stopwatch.of(self.pool)
         room = self.options.room * MIB
         while True:
             piece = min(self.piece, room // self.line * self.line)
@@ -110,12 +123,12 @@ class Bed:
         if binding.tensor == "out":
             return self.out.slice(0, 4096)
         region = self.data[int(binding.tensor)]
-        return region.slice(0, binding.nbytes or region.size)
+        return region.slice(binding.offset, binding.nbytes or region.size)
 
     async def time(self, dispatches: Sequence[Dispatch]) -> Timing:
         """Of a run through all of them."""
         replay = await self.replay(dispatches)
-        run = submits(self.device, replay, ((0, len(dispatches)),))
+        run = self.watch.submits(replay, ((0, len(dispatches)),))
         options = self.options
         most = max(1, 16 * EMPTY // len(dispatches))
         return await measure(run, rounds=options.reps, seconds=options.submit_seconds, most=most)
@@ -127,8 +140,8 @@ async def measure_ceilings(
     """Measures each ceiling and posts its rows; what fails is told to ``failed`` (name, error) and is 0."""
     device = await Device.open(found)
     bed = Bed(device, options)
-    values: dict[str, float] = {}
-    measures: dict[str, Callable[[Bed, Callable[[Row], Any]], Awaitable[float]]] = {
+    values: dict[str, Any] = {}
+    measures: dict[str, Callable[[Bed, Callable[[Row], Any]], Awaitable[Any]]] = {
         "upload": _upload, "read": _read, "dispatch": _dispatch, "arithmetic": _arithmetic, "round trip": _round_trip,
     }  # fmt: skip
     try:
@@ -141,7 +154,14 @@ async def measure_ceilings(
     finally:
         bed.pool.close()
         device.close()
-    return Ceilings(values.get("read", 0.0), values.get("arithmetic", 0.0), values.get("dispatch", 0.0))
+    reads = values.get("read", ())
+    bandwidth = reads[-1][0] / reads[-1][1] * 1e6 if reads else 0.0
+    return Ceilings(bandwidth, values.get("arithmetic", 0.0), values.get("dispatch", 0.0), reads)
+
+
+def figures(timing: Timing) -> Row:
+    """What every row of a time has."""
+    return {"us": timing.us, "us_min": timing.us_min, "clock": timing.clock}
 
 
 async def _upload(bed: Bed, post: Callable[[Row], Any]) -> float:
@@ -162,14 +182,29 @@ async def _upload(bed: Bed, post: Callable[[Row], Any]) -> float:
     return float(median(rates))
 
 
-async def _read(bed: Bed, post: Callable[[Row], Any]) -> float:
-    """Bytes a second from memory: those of the largest range."""
-    rate = 0.0
+async def _read(bed: Bed, post: Callable[[Row], Any]) -> tuple[tuple[float, float], ...]:
+    """(bytes, us) of reads that come from memory: of ranges in turn, and of the largest one."""
+    found = []
+    for size in WALKED:
+        walk = walks(size, [region.size for region in bed.data], bed.wide)
+        if len(walk) > 1:
+            timing = (await bed.time(walk)).over(len(walk))
+            post({"bytes": size, "ranges": len(walk), **figures(timing), "GBps": size / timing.us / 1e3})
+            found.append((float(size), timing.us))
     for size in sorted({min(size // bed.line * bed.line, bed.nbytes) for size in SIZES}):
         timing = await bed.time(reads(size, bed.piece, bed.wide))
-        rate = size / timing.us * 1e6
-        post({"bytes": size, "us": timing.us, "us_min": timing.us_min, "GBps": rate / 1e9})
-    return rate
+        post({"bytes": size, **figures(timing), "GBps": size / timing.us / 1e3})
+    return (*found, (float(size), timing.us))
+
+
+def walks(size: int, regions: Sequence[int], wide: int) -> list[Dispatch]:
+    """Dispatches of ``bench_read.wgsl`` over all ranges of ``size`` bytes that regions of so many bytes have."""
+    return [
+        replace(each, bindings=(replace(each.bindings[0], tensor=str(number), offset=begin), each.bindings[1]))
+        for number, room in enumerate(regions)
+        for begin in range(0, room - size + 1, size)
+        for each in reads(size, size, wide)
+    ]
 
 
 def reads(size: int, piece: int, wide: int) -> list[Dispatch]:
@@ -193,7 +228,7 @@ async def _dispatch(bed: Bed, post: Callable[[Row], Any]) -> float:
         chain = [Dispatch("empty", shaders[i % pipelines], bindings, (1, 1, 1), 0, 0) for i in range(EMPTY)]
         timing = (await bed.time(chain)).over(EMPTY)
         each = timing.us / 1e6
-        post({"dispatches": EMPTY, "pipelines": pipelines, "us": timing.us, "us_min": timing.us_min})
+        post({"dispatches": EMPTY, "pipelines": pipelines, **figures(timing), "wall_us": timing.wall_us})
     return each
 
 
@@ -201,11 +236,13 @@ async def _arithmetic(bed: Bed, post: Callable[[Row], Any]) -> float:
     """float32 operations a second; a multiplication and addition counts as two."""
     few = Dispatch("fma", Shader.of("bench_fma", WG=bed.wide, CHAINS=CHAINS, TRIPS=TRIPS),
                    (Binding(0, "out", "read_write"),), (FEW, 1, 1), 0, 0)  # fmt: skip
-    groups = max(FEW, min(MANY, int(FEW * ENOUGH / (await bed.time([few])).us)))
-    timing = await bed.time([replace(few, workgroups=(groups, 1, 1))])
+    groups, timing = FEW, await bed.time([few])
+    while timing.us < ENOUGH and groups < MANY:
+        groups *= MORE
+        timing = await bed.time([replace(few, workgroups=(groups, 1, 1))])
     flops = groups * bed.wide * CHAINS * TRIPS * 4 * 2
     rate = flops / timing.us * 1e6
-    post({"flops": flops, "us": timing.us, "us_min": timing.us_min, "GFLOPs": rate / 1e9})
+    post({"flops": flops, **figures(timing), "GFLOPs": rate / 1e9})
     return rate
 
 
@@ -230,5 +267,5 @@ async def _round_trip(bed: Bed, post: Callable[[Row], Any]) -> float:
             start = time.perf_counter()
             await trip()
             times.append((time.perf_counter() - start) * 1e6)
-        post({"via": via, "us": median(times), "us_min": min(times)})
+        post({"via": via, "us": median(times), "us_min": min(times), "clock": "wall"})
     return 0.0

@@ -9,8 +9,7 @@ import numpy as np
 
 from ..engine.profile import Group, grouped
 from ..engine.steps import Spans
-from ..engine.timing import MOST_DISPATCHES, Timing, dispatches_of, measure, submits
-from ..gpu.device import Device
+from ..engine.timing import MOST_DISPATCHES, Stopwatch, Timing, dispatches_of, measure
 from ..gpu.plan import Shader
 from .ceilings import Ceilings
 from .kernel_options import KernelOptions
@@ -27,30 +26,30 @@ async def never_stops() -> bool:
     return False
 
 
-async def timed(device: Device, subject: Subject, spans: Spans, options: KernelOptions, most: int) -> Timing:
+async def timed(watch: Stopwatch, subject: Subject, spans: Spans, options: KernelOptions, most: int) -> Timing:
     """Of one time of ``spans``, from the subject's start."""
-    run = submits(device, subject.replay, spans, tiles=subject.tiles, before=subject.before)
+    run = watch.submits(subject.replay, spans, tiles=subject.tiles, before=subject.before)
     most = max(1, min(most, MOST_DISPATCHES // max(1, dispatches_of(spans))))
     return await measure(run, rounds=options.reps, seconds=options.submit_seconds, most=most)
 
 
-async def whole(device: Device, subject: Subject, options: KernelOptions) -> Timing:
+async def whole(watch: Stopwatch, subject: Subject, options: KernelOptions) -> Timing:
     """Of one run of the subject, in a row of them: no round trip in it."""
-    return await timed(device, subject, subject.spans, options, subject.most)
+    return await timed(watch, subject, subject.spans, options, subject.most)
 
 
 async def kernel_rows(
-    device: Device, subject: Subject, ceilings: Ceilings, options: KernelOptions, post: Post,
+    watch: Stopwatch, subject: Subject, ceilings: Ceilings, options: KernelOptions, post: Post,
     failed: Callable[[str, Exception], Any], stopped: Stopped = never_stops,
 ) -> None:  # fmt: skip
     """Posts a row for each distinct kernel of the subject's plan, then one for the whole. A kernel that fails is told
     to ``failed`` (operation, error)."""
     total = 0.0
-    run = await whole(device, subject, options)
+    run = await whole(watch, subject, options)
     halted = await stopped()
     for group in grouped(subject.plan.dispatches):
         try:
-            row = await _kernel(device, subject, group, run, ceilings, options, stopped)
+            row = await _kernel(watch, subject, group, run, ceilings, options, stopped)
             total += row["count"] * row["us"]
             post(row)
         except Exception as error:
@@ -62,6 +61,8 @@ async def kernel_rows(
             "context": subject.context,
             "us": run.us,
             "us_min": run.us_min,
+            "wall_us": run.wall_us,
+            "clock": run.clock,
             "kernels_us": total,
             "dispatches": subject.dispatches,
             "bytes": subject.bytes,
@@ -72,24 +73,25 @@ async def kernel_rows(
 
 
 async def _kernel(
-    device: Device, subject: Subject, group: Group, run: Timing, ceilings: Ceilings, options: KernelOptions,
+    watch: Stopwatch, subject: Subject, group: Group, run: Timing, ceilings: Ceilings, options: KernelOptions,
     stopped: Stopped,
 ) -> Row:  # fmt: skip
     first = group.rows[0]
     inside = [row for row in group.rows if row in subject.rows]
-    await _refreshed(device, subject)
-    repeated = await timed(device, subject, ((first, first + 1),), options, MOST_DISPATCHES)
+    await _refreshed(watch, subject)
+    repeated = await timed(watch, subject, ((first, first + 1),), options, MOST_DISPATCHES)
     walked, in_place = repeated, None
     if len(inside) > 1:
-        await _refreshed(device, subject)
-        walked = (await timed(device, subject, spans_of(inside), options, MOST_DISPATCHES)).over(len(inside))
+        await _refreshed(watch, subject)
+        walked = (await timed(watch, subject, spans_of(inside), options, MOST_DISPATCHES)).over(len(inside))
     rest = spans_of(subject.rows - set(inside))
     if inside and rest:
-        without = await timed(device, subject, rest, options, subject.most)
+        without = await timed(watch, subject, rest, options, subject.most)
         if not await stopped():
             in_place = (run.us - without.us) / len(inside)
     nbytes, flops = subject.amounts(group.first)
     least, bound = ceilings.least_us(nbytes, flops)
+    read = ceilings.read_us(nbytes)
     return {
         "row": "kernel",
         "phase": subject.phase,
@@ -103,18 +105,20 @@ async def _kernel(
         "us_min": walked.us_min,
         "us_repeated": repeated.us,
         "us_in_place": in_place,
+        "clock": walked.clock,
         "bytes": nbytes,
         "flops": flops,
         "GBps": nbytes / walked.us / 1e3,
         "GFLOPs": flops / walked.us / 1e3,
         "share": least / walked.us if least else None,
         "bound": bound if least else None,
+        "of_read": read / walked.us if read else None,
     }
 
 
-async def _refreshed(device: Device, subject: Subject) -> None:
+async def _refreshed(watch: Stopwatch, subject: Subject) -> None:
     """One whole run: sums that a kernel added to over and over begin anew."""
-    await submits(device, subject.replay, subject.spans, tiles=subject.tiles, before=subject.before)(1)
+    await watch.submits(subject.replay, subject.spans, tiles=subject.tiles, before=subject.before)(1)
 
 
 def width_of(shader: Shader) -> int | None:

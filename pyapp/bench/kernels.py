@@ -2,7 +2,8 @@
 
 Rows of plain data, ``{"bench": "kernels", "row": ...}``: ``ceiling``, ``kernel``, ``step``, ``shape``, ``attention``,
 ``tile``, ``tuned``, ``fusion``, ``left out`` (for want of time), ``end``; what goes wrong is a row with ``error``, and
-the rest goes on. Times in us, bytes, GB/s and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
+the rest goes on. Times in us, by the ``clock`` that the row names (``gpu`` or ``wall``: ``engine.timing``), bytes, GB/s
+and GFLOP/s of 10**9. ``docs/performance.md`` says how to read them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 from ..engine.engine import Engine
 from ..engine.language import NAME as LANGUAGE
 from ..engine.language import LanguageModel, LanguageRunner
+from ..engine.timing import Stopwatch
 from ..engine.vision import NAME as VISION
 from ..engine.vision import VisionModel
 from ..errors import NoDevice, TandemError
@@ -115,7 +117,7 @@ async def _language(name: str, options: KernelOptions, base: str, ceilings: Ceil
 async def _parts(
     engine: Engine, runner: LanguageRunner, options: KernelOptions, ceilings: Ceilings, rows: Rows
 ) -> None:
-    device = engine.device
+    watch = await Stopwatch.of(engine.pool)
 
     async def halted() -> bool:
         return await stopped(runner)
@@ -125,19 +127,21 @@ async def _parts(
             subject = step_at(runner, context)
             await rows.attempt(
                 f"decode at {context}",
-                lambda subject=subject: kernel_rows(device, subject, ceilings, options, rows, rows.failed, halted),  # type: ignore[misc]
+                lambda subject=subject: kernel_rows(watch, subject, ceilings, options, rows, rows.failed, halted),  # type: ignore[misc]
             )
         chunk = chunk_of_prompt(runner)
-        await rows.attempt("prefill", lambda: kernel_rows(device, chunk, ceilings, options, rows, rows.failed))
-    sweep = Sweep(engine, runner, options, rows, rows.failed, options.seconds / max(1, len(options.models)))
+        await rows.attempt("prefill", lambda: kernel_rows(watch, chunk, ceilings, options, rows, rows.failed))
+    sweep = Sweep(engine, runner, watch, options, rows, rows.failed)
     if "fusions" in options.parts:  # before the sweep, which has many more rows
         await rows.attempt("fusions", sweep.fusions)
     if "shapes" in options.parts:
-        await rows.attempt("products", sweep.products)
+        begin, seconds = time.perf_counter(), options.seconds / len(options.models)
+        # What one of them leaves of its share is there for the next.
+        await rows.attempt("products", lambda: sweep.products(begin + seconds / 2))
         await rows.attempt("tuned", sweep.tuned)
-        await rows.attempt("attention", sweep.attention)
-        await rows.attempt("tiles", sweep.tiles)
-    for message in device.errors:
+        await rows.attempt("attention", lambda: sweep.attention(begin + seconds * 3 / 4))
+        await rows.attempt("tiles", lambda: sweep.tiles(begin + seconds))
+    for message in engine.device.errors:
         rows({"what": "the GPU", "error": message})
 
 
@@ -150,7 +154,8 @@ async def _vision(options: KernelOptions, base: str, ceilings: Ceilings, rows: R
             if engine.vision is None:
                 raise NoDevice("The vision model does not run on this device: its bindings are too small.")
             async with engine.leases.lease(VISION, holder="the bench of kernels"):
-                await kernel_rows(engine.device, picture(engine.vision), ceilings, options, rows, rows.failed)
+                watch = await Stopwatch.of(engine.pool)
+                await kernel_rows(watch, picture(engine.vision), ceilings, options, rows, rows.failed)
         finally:
             await engine.close()
     finally:

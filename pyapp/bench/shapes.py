@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
-from math import ceil
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from math import ceil, dist, log2
+from typing import Any, TypeVar
 
 from ..compiler import products
 from ..compiler.graph import Graph, Op
 from ..compiler.lower_attention import split_fits, split_params
-from ..compiler.lower_decoder import lower_linear
 from ..compiler.products import VectorShape, candidates
+from ..engine.tuner import in_shape
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 
@@ -23,6 +23,23 @@ TILE_ROWS, TILE_TOKENS = (32, 64, 128), (16, 32, 64, 128)
 EACH = (2, 4, 8)
 """Rows, and tokens, that an invocation of ``matmul.wgsl`` makes."""
 
+S = TypeVar("S")
+
+
+def spread(shapes: Iterable[S], first: S) -> list[S]:
+    """``shapes`` with ``first`` before all, then each time the one that is farthest from those before it (Gonzalez
+    1985), in doublings of its figures: however few of them are tried, they are not all of a kind."""
+    places = {shape: [log2(each) for each in astuple(shape)] for shape in (first, *shapes)}  # type: ignore[call-overload]
+    order, gaps = [], dict.fromkeys(places, 0.0)
+    latest: S | None = first
+    while latest is not None:
+        order.append(latest)
+        del gaps[latest]
+        away = {shape: dist(places[shape], places[latest]) for shape in gaps}
+        gaps = {shape: min(gap or away[shape], away[shape]) for shape, gap in gaps.items()}
+        latest = max(gaps, key=lambda shape: gaps[shape], default=None)
+    return order
+
 
 @dataclass(frozen=True)
 class Products:
@@ -32,9 +49,11 @@ class Products:
     ops: tuple[Op, ...]
     candidates: tuple[VectorShape, ...]
 
-    def dispatches(self, graph: Graph, limits: DeviceLimits, shape: VectorShape) -> list[Dispatch]:
-        """All of them, in that shape."""
-        return [each for op in self.ops for each in lower_linear(op, graph, limits, {self.key: shape})]
+    def dispatches(
+        self, rows: Mapping[str, list[Dispatch]], graph: Graph, limits: DeviceLimits, shape: VectorShape
+    ) -> list[Dispatch]:
+        """All of them in that shape; ``rows``: of the graph's plan, by operation."""
+        return in_shape(self.ops, rows, graph, limits, {self.key: shape})
 
 
 def products_of(graph: Graph, limits: DeviceLimits) -> list[Products]:

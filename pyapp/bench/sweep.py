@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,40 +14,46 @@ from ..compiler.passes import DECODER_PASSES, decoder_passes
 from ..compiler.products import VectorShape
 from ..engine.engine import Engine
 from ..engine.language import LanguageRunner
-from ..engine.profile import grouped
-from ..engine.timing import Timing
+from ..engine.profile import Group, grouped
+from ..engine.timing import Stopwatch, Timing
+from ..engine.tuner import by_operation
 from ..gpu.plan import Dispatch, Plan
 from ..gpu.replay import Replay
+from .ceilings import figures
 from .kernel_options import KernelOptions
 from .kernel_rows import Post, stop_of, timed, whole
 from .shapes import (
+    AttentionShape,
     Products,
+    Tile,
     attention_shape_of,
     attention_shapes,
     products_of,
     shape_of,
+    spread,
     tile_of,
     tiles,
     with_attention,
     with_tile,
 )
 from .subjects import Subject, chunk_of_prompt, step_at
+from .trying import tried
 
-AT_ONCE = 12
-"""Pipelines that are compiled together: many at once keep a driver's threads busy, all at once the page waiting."""
+FEW_LAYERS = 4
+"""Whose products of a chunk are run: arithmetic bounds them, so a few layers say as much as all."""
+T = TypeVar("T")
 
 
 @dataclass
 class Sweep:
-    """One model's kernels. ``seconds``: how long its products, its attention and its chunk's products may take
-    together; each has a share of it."""
+    """One model's kernels. What tries shapes ends at a ``deadline``, in seconds of ``time.perf_counter``."""
 
     engine: Engine
     runner: LanguageRunner
+    watch: Stopwatch
     options: KernelOptions
     post: Post
     failed: Callable[[str, Exception], Any]
-    seconds: float
     best: dict[str, VectorShape] = field(default_factory=dict)
     """By product, the fastest shape found."""
 
@@ -55,40 +61,48 @@ class Sweep:
         await self.engine.kernels.prepare(plan.dispatches)
         return self.runner.bound(self.engine.kernels, plan)
 
-    async def _time(self, dispatches: Sequence[Dispatch], plan: Plan, base: Subject) -> Timing:
-        """Of one of ``dispatches`` over the tensors of ``plan``, all run in turns from the start of ``base``."""
-        some = replace(plan, dispatches=tuple(dispatches), marks={}, constants=b"")
-        rows = ((0, len(dispatches)),)
-        subject = replace(base, plan=some, replay=await self._bound(some), spans=rows)
-        return (await timed(self.engine.device, subject, rows, self.options, 1 << 20)).over(len(dispatches))
+    def _tried(
+        self, what: str, turns: Sequence[T], make: Callable[[T], Plan], deadline: float, *, least: int
+    ) -> aclosing[AsyncGenerator[tuple[T, Plan]]]:
+        """Each of ``turns`` with its plan (``trying.tried``); a row of how many are left out."""
+        return aclosing(
+            tried(
+                self.engine.kernels, turns, make, least=least, ahead=self.watch.by_gpu, deadline=deadline,
+                left_out=lambda count: self.post({"row": "left out", "what": what, "shapes": count}),
+                failed=self.failed,
+            )
+        )  # fmt: skip
 
-    async def products(self) -> None:
-        """Rows of each product of one token in each valid shape; the present one first, then all products in turns, so
-        that an end of the time leaves none of them out."""
-        graph, limits = self.runner.graphs()[0], self.engine.device.limits
+    async def _time(self, plan: Plan, base: Subject) -> Timing:
+        """Of one dispatch of ``plan``, all run in turns from the start of ``base``."""
+        rows = ((0, len(plan.dispatches)),)
+        subject = replace(base, plan=plan, replay=await self._bound(plan), spans=rows)
+        return (await timed(self.watch, subject, rows, self.options, 1 << 20)).over(len(plan.dispatches))
+
+    async def products(self, deadline: float) -> None:
+        """Rows of each product of one token in each valid shape; the present one first and another in any case, all
+        products in turns, so that an end of the time leaves none of them out."""
+        graph, limits, whole_step = self.runner.graphs()[0], self.engine.device.limits, self.runner.decode_plan
         present = {
             dispatch.operation: shape_of(dispatch)
-            for dispatch in self.runner.decode_plan.dispatches
+            for dispatch in whole_step.dispatches
             if dispatch.shader.file == "matvec"
         }
-        queues = [_queue(each, present[each.ops[0].name]) for each in products_of(graph, limits)]
-        turns = [turn for number in range(max(map(len, queues), default=0)) for turn in _turn(queues, number)]
+        queues = [
+            [(each, shape) for shape in spread(each.candidates, present[each.ops[0].name])]
+            for each in products_of(graph, limits)
+        ]
         base = step_at(self.runner, 128)
+        rows = by_operation(whole_step)
         fastest: dict[str, float] = {}
-        deadline = time.perf_counter() + self.seconds / 2
-        for begin in range(0, len(turns), AT_ONCE):
-            if time.perf_counter() > deadline:
-                self.post({"row": "left out", "what": "products", "shapes": len(turns) - begin})
-                break
-            part = turns[begin : begin + AT_ONCE]
-            some = [(each, shape, each.dispatches(graph, limits, shape)) for each, shape in part]
-            try:
-                await self.engine.kernels.prepare([dispatch for *_, made in some for dispatch in made])
-            except Exception as error:
-                self.failed("compiling", error)
-            for products, shape, made in some:
+
+        def make(turn: tuple[Products, VectorShape]) -> Plan:
+            return _alone(turn[0].dispatches(rows, graph, limits, turn[1]), whole_step)
+
+        async with self._tried("products", in_turns(queues), make, deadline, least=2 * len(queues)) as plans:
+            async for (products, shape), plan in plans:
                 try:
-                    timing = await self._time(made, self.runner.decode_plan, base)
+                    timing = await self._time(plan, base)
                 except Exception as error:
                     self.failed(f"{products.key} {shape}", error)
                     continue
@@ -99,9 +113,8 @@ class Sweep:
                         "row": "shape",
                         "product": products.key,
                         **asdict(shape),
-                        "us": timing.us,
-                        "us_min": timing.us_min,
-                        "GBps": made[0].bytes / timing.us / 1e3,
+                        **figures(timing),
+                        "GBps": plan.dispatches[0].bytes / timing.us / 1e3,
                         "present": shape == present[products.ops[0].name],
                     }
                 )
@@ -115,14 +128,13 @@ class Sweep:
         base = step_at(self.runner, 128)
         subject = step_at(self.runner, 128, plan, await self._bound(plan))
         before, after = await self._logits(base), await self._logits(subject)
-        present = await whole(self.engine.device, base, self.options)
-        tuned = await whole(self.engine.device, subject, self.options)
+        present = await whole(self.watch, base, self.options)
+        tuned = await whole(self.watch, subject, self.options)
         self.post(
             {
                 "row": "tuned",
                 "context": subject.context,
-                "us": tuned.us,
-                "us_min": tuned.us_min,
+                **figures(tuned),
                 "present_us": present.us,
                 "difference": float(np.abs(before - after).max()),
                 "largest": float(np.abs(before).max()),
@@ -137,48 +149,46 @@ class Sweep:
         data = await self.runner.read(subject.plan, "logits", 0, self.runner.config.vocab * 4)
         return data.view(np.float32)
 
-    async def attention(self) -> None:
+    async def attention(self, deadline: float) -> None:
         """Rows of attention in each valid shape at each context: of its kernel, and of the step around it."""
         limits = self.engine.device.limits
         shapes = attention_shapes(self.runner.decode_plan, limits)
         if not shapes:
             return
         present = attention_shape_of(self.runner.decode_plan)
-        shapes.sort(key=lambda shape: (shape != present, shape.splits != present.splits, shape.chunk != present.chunk))
         plans: dict[int, Plan] = {present.splits: self.runner.decode_plan}
-        deadline = time.perf_counter() + self.seconds / 4
-        for number, shape in enumerate(shapes):
-            if time.perf_counter() > deadline:
-                self.post({"row": "left out", "what": "attention", "shapes": len(shapes) - number})
-                return
-            try:
-                if shape.splits not in plans:
-                    plans[shape.splits] = lower(_graph(self.runner, splits=shape.splits), limits)
-                plan = with_attention(plans[shape.splits], shape, limits)
-                replay = await self._bound(plan)
-                for context in self.options.contexts:
-                    subject = step_at(self.runner, context, plan, replay)
-                    self.post(
-                        {
-                            "row": "attention",
-                            **asdict(shape),
-                            "context": subject.context,
-                            **await self._attention(subject),
-                            "present": shape == present,
-                        }
-                    )
-            except Exception as error:
-                self.failed(f"attention {shape}", error)
 
-    async def _attention(self, subject: Subject) -> Mapping[str, float]:
-        device, options = self.engine.device, self.options
+        def make(shape: AttentionShape) -> Plan:
+            if shape.splits not in plans:
+                plans[shape.splits] = lower(_graph(self.runner, splits=shape.splits), limits)
+            return with_attention(plans[shape.splits], shape, limits)
+
+        async with self._tried("attention", spread(shapes, present), make, deadline, least=1) as steps:
+            async for shape, plan in steps:
+                try:
+                    replay = await self._bound(plan)
+                    for context in self.options.contexts:
+                        subject = step_at(self.runner, context, plan, replay)
+                        self.post(
+                            {
+                                "row": "attention",
+                                **asdict(shape),
+                                "context": subject.context,
+                                **await self._attention(subject),
+                                "present": shape == present,
+                            }
+                        )
+                except Exception as error:
+                    self.failed(f"attention {shape}", error)
+
+    async def _attention(self, subject: Subject) -> Mapping[str, Any]:
         rows = [row for row, each in enumerate(subject.plan.dispatches) if each.shader.file == "attention_split"]
         spans = tuple((row, row + 1) for row in rows)
-        kernel = (await timed(device, subject, spans, options, 1 << 20)).over(len(rows))
-        step = await whole(device, subject, options)
-        return {"us": kernel.us, "us_min": kernel.us_min, "step_us": step.us}
+        kernel = (await timed(self.watch, subject, spans, self.options, 1 << 20)).over(len(rows))
+        step = await whole(self.watch, subject, self.options)
+        return {**figures(kernel), "step_us": step.us}
 
-    async def tiles(self) -> None:
+    async def tiles(self, deadline: float) -> None:
         """Rows of each product of a chunk in each valid tile, in turns."""
         plan = self.runner.prefill_plan
         groups = [group for group in grouped(plan.dispatches) if group.first.shader.file == "matmul"]
@@ -186,24 +196,25 @@ class Sweep:
             return
         base = chunk_of_prompt(self.runner)
         present = tile_of(groups[0].first)
-        wanted = sorted(tiles(self.engine.device.limits), key=lambda tile: tile != present)
-        deadline = time.perf_counter() + self.seconds / 4
-        for number, tile in enumerate(wanted):
-            if time.perf_counter() > deadline:
-                self.post({"row": "left out", "what": "tiles", "shapes": len(wanted) - number})
-                return
-            for group in groups:
+
+        def make(turn: tuple[Group, Tile]) -> Plan:
+            group, tile = turn
+            return _alone(with_tile([plan.dispatches[row] for row in group.rows[:FEW_LAYERS]], tile), plan)
+
+        turns = in_turns(
+            [[(group, tile) for tile in spread(tiles(self.engine.device.limits), present)] for group in groups]
+        )
+        async with self._tried("tiles", turns, make, deadline, least=len(groups)) as plans:
+            async for (group, tile), some in plans:
                 try:
-                    made = with_tile([plan.dispatches[row] for row in group.rows], tile)
-                    timing = await self._time(made, plan, base)
+                    timing = await self._time(some, base)
                     self.post(
                         {
                             "row": "tile",
                             "operation": group.first.operation,
                             **asdict(tile),
                             "workgroup": tile.workgroup,
-                            "us": timing.us,
-                            "us_min": timing.us_min,
+                            **figures(timing),
                             "GFLOPs": group.first.flops / timing.us / 1e3,
                             "present": tile == present,
                         }
@@ -224,15 +235,14 @@ class Sweep:
                 for context in self.options.contexts:
                     base = step_at(runner, context, usual, fused_replay)
                     subject = step_at(runner, context, plan, replay)
-                    fused = await whole(self.engine.device, base, self.options)
-                    other = await whole(self.engine.device, subject, self.options)
+                    fused = await whole(self.watch, base, self.options)
+                    other = await whole(self.watch, subject, self.options)
                     self.post(
                         {
                             "row": "fusion",
                             "without": label,
                             "context": subject.context,
-                            "us": other.us,
-                            "us_min": other.us_min,
+                            **figures(other),
                             "fused_us": fused.us,
                             "cost_us": other.us - fused.us,
                             "dispatches": subject.dispatches,
@@ -257,9 +267,12 @@ def _graph(runner: LanguageRunner, without: Sequence[str] = (), splits: int | No
     return runner.model.step_graph(runner.context, runner.pieces, runner.kv, passes, **more)
 
 
-def _queue(products: Products, present: VectorShape) -> list[tuple[Products, VectorShape]]:
-    return [(products, shape) for shape in sorted(products.candidates, key=lambda shape: shape != present)]
+def _alone(dispatches: Sequence[Dispatch], plan: Plan) -> Plan:
+    """``dispatches`` over the tensors of ``plan``."""
+    return replace(plan, dispatches=tuple(dispatches), marks={}, constants=b"")
 
 
-def _turn(queues: Sequence[list[tuple[Products, VectorShape]]], number: int) -> list[tuple[Products, VectorShape]]:
-    return [queue[number] for queue in queues if number < len(queue)]
+def in_turns(queues: Sequence[Sequence[T]]) -> list[T]:
+    """The first of each queue, then the second of each, and so on."""
+    longest = max(map(len, queues), default=0)
+    return [queue[number] for number in range(longest) for queue in queues if number < len(queue)]

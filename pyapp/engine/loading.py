@@ -109,7 +109,7 @@ async def load(
                 if runner:
                     runner.build(kernels)
         if tuning and writer:
-            await tuning.apply(writer, kernels)
+            await tuning.apply(writer, kernels, pool)
     finally:
         compiling.cancel()
         await asyncio.gather(compiling, return_exceptions=True)

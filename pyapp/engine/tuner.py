@@ -28,8 +28,9 @@ from ..gpu.kernels import Kernels
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Dispatch, Plan, Shader
 from ..gpu.replay import Replay
+from ..gpu.timestamps import Timestamps
 from .language import LanguageRunner
-from .timing import Run, submits
+from .timing import Reading, Stopwatch
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +44,7 @@ MOST_SECONDS = 0.3
 TRIAL_SECONDS = 0.003
 """GPU time of a trial."""
 GRAIN = 1e-4
-"""Seconds of the clock: what seems to take less is repeated as if it took as long, which keeps a submit short."""
+"""Seconds of either clock: what seems to take less is repeated as if it took as long, which keeps a submit short."""
 POSITION = 128
 """Where in the cache the trials write; it is cleared behind them."""
 WORTH = 0.97
@@ -103,9 +104,7 @@ def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, l
     """As many plans as the product with the most shapes has: the n-th has everybody's n-th shape. ``plan``: of
     ``graph``, in the usual shapes."""
     ops = products_of(graph)
-    rows: dict[str, list[Dispatch]] = {}
-    for dispatch in plan.dispatches:
-        rows.setdefault(dispatch.operation, []).append(dispatch)
+    rows = by_operation(plan)
     out = []
     for number in range(max(map(len, tried.values()), default=0)):
         shapes = {key: shapes[number] for key, shapes in tried.items() if number < len(shapes)}
@@ -113,16 +112,25 @@ def rounds(graph: Graph, plan: Plan, limits: DeviceLimits, tried: Mapping[str, l
         spans = {}
         for key, shape in shapes.items():
             start = len(dispatches)
-            dispatches += _in_shape(ops[key], rows, graph, limits, {key: shape})
+            dispatches += in_shape(ops[key], rows, graph, limits, {key: shape})
             spans[key] = start, len(dispatches)
         out.append(Round(replace(plan, dispatches=tuple(dispatches), marks={}), spans, shapes))
     return out
 
 
-def _in_shape(
+def by_operation(plan: Plan) -> dict[str, list[Dispatch]]:
+    """The rows of each operation."""
+    rows: dict[str, list[Dispatch]] = {}
+    for dispatch in plan.dispatches:
+        rows.setdefault(dispatch.operation, []).append(dispatch)
+    return rows
+
+
+def in_shape(
     ops: Iterable[Op], rows: Mapping[str, list[Dispatch]], graph: Graph, limits: DeviceLimits, shapes: Shapes
 ) -> list[Dispatch]:
-    """The rows of ``ops`` in another shape. Layers differ in what they bind only, so one of them is lowered."""
+    """The ``rows`` (``by_operation``) of ``ops`` in other ``shapes``. Layers differ in what they bind only, so one of
+    them is lowered."""
     lowered: dict[tuple[Shader, ...], list[Dispatch]] = {}
     out = []
     for op in ops:
@@ -158,14 +166,15 @@ class Tuner:
         """The kernels of all trials."""
         return {dispatch.shader for each in self._rounds for dispatch in each.plan.dispatches}
 
-    async def choose(self, runner: LanguageRunner) -> dict[str, VectorShape]:
+    async def choose(self, runner: LanguageRunner, timestamps: Timestamps | None = None) -> dict[str, VectorShape]:
         """The best shape of every product, for a model that is bound to the pool: its weights are resident, and nothing
-        of the workspace is in use. Raises ``DeviceLost``."""
+        of the workspace is in use. By the GPU's clock where there are ``timestamps``. Raises ``DeviceLost``."""
+        watch = Stopwatch(self._device, timestamps, self._clock)
         begin = self._clock()
         replays = [runner.bound(self._kernels, each.plan) for each in self._rounds]
         runner.hold_at(min(POSITION, runner.context - 1))
         try:
-            times = await self._times(replays)
+            times = await self._times(watch, replays)
         finally:
             runner.clear_cache()
             runner.clear_activations()
@@ -175,12 +184,11 @@ class Tuner:
         log.info("shapes of %d products tried in %.0f ms", len(best), 1000 * (self._clock() - begin))
         return best
 
-    async def _times(self, replays: list[Replay]) -> dict[tuple[str, VectorShape], float]:
+    async def _times(self, watch: Stopwatch, replays: list[Replay]) -> dict[tuple[str, VectorShape], float]:
         """Seconds of each product over all layers, by product and shape, of those that there was time for."""
         deadline = self._clock() + MOST_SECONDS
         first = self._rounds[0]
-        nothing = self._run(replays[0], (0, 0))
-        there_and_back = min([await nothing(1) for _ in range(3)])
+        net = _net_of([await watch.submits(replays[0], ((0, 0),))(1) for _ in range(3)])
         times: dict[tuple[str, VectorShape], float] = {}
         for key in sorted(self._tried, key=lambda key: -_bytes(first, key)):  # those that read most are reached
             count, usual = 1, 0.0
@@ -190,7 +198,9 @@ class Tuner:
                         continue
                     if self._clock() >= deadline:
                         return times
-                    taken = await self._run(replay, each.spans[key])(count) - there_and_back
+                    taken = net(await watch.submits(replay, (each.spans[key],))(count))
+                    if taken is None:
+                        continue
                     place = key, each.shapes[key]
                     if again:  # the first is to warm up, and tells how often makes a trial
                         times[place] = max(0.0, min(taken / count, times.get(place, taken / count)))
@@ -200,8 +210,14 @@ class Tuner:
                     count = max(1, int(TRIAL_SECONDS / max(usual, GRAIN)))
         return times
 
-    def _run(self, replay: Replay, span: tuple[int, int]) -> Run:
-        return submits(self._device, replay, (span,), clock=self._clock)
+
+def _net_of(empty: list[Reading]) -> Callable[[Reading], float | None]:
+    """Seconds of a submit without what an empty one takes: by the GPU's clock where that has timed all of ``empty``,
+    and then None of a submit that it has not timed."""
+    gpu = [reading.gpu for reading in empty if reading.gpu is not None]
+    if len(gpu) < len(empty):
+        return lambda reading: reading.wall - min(each.wall for each in empty)
+    return lambda reading: None if reading.gpu is None else reading.gpu - min(gpu)
 
 
 def _bytes(each: Round, key: str) -> int:

@@ -13,6 +13,7 @@ from ..errors import NoDevice
 from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.plan import Plan
+from ..gpu.pool import Pool
 from .language import LanguageModel, LanguageRunner
 from .tuner import ShapeNotes, Tuner, read, trials, written
 
@@ -46,19 +47,19 @@ class Tuning:
             self._tuner = Tuner(graph, plan, device, kernels, tried, clock)
             self._preparing = asyncio.ensure_future(self._tuner.prepare())
 
-    async def apply(self, runner: LanguageRunner, kernels: Kernels) -> None:
+    async def apply(self, runner: LanguageRunner, kernels: Kernels, pool: Pool) -> None:
         """Tries them on the loaded model and gives it the best. Raises ``DeviceLost``."""
         if self._tuner is None or self._preparing is None:
             return
         with timeline.stage("shapes tried", "recorded"):
-            await self._apply(self._tuner, self._preparing, runner, kernels)
+            await self._apply(self._tuner, self._preparing, runner, kernels, pool)
 
     async def _apply(
-        self, tuner: Tuner, preparing: asyncio.Task[None], runner: LanguageRunner, kernels: Kernels
+        self, tuner: Tuner, preparing: asyncio.Task[None], runner: LanguageRunner, kernels: Kernels, pool: Pool
     ) -> None:
         try:
             await preparing
-            shapes = {**self._model.shapes, **await tuner.choose(runner)}
+            shapes = {**self._model.shapes, **await tuner.choose(runner, await pool.timestamps())}
             await runner.rebuild(kernels, shapes)
             used = {d.shader for plan in (runner.decode_plan, runner.prefill_plan) for d in plan.dispatches}
             kernels.discard(tuner.shaders - used)

@@ -1,9 +1,9 @@
 """All GPU memory of the application: a few large buffers ("slabs") taken at load, and regions within them.
 
 This module alone calls ``createBuffer``. Beside the slabs it makes, and counts, the 256-byte step-state buffers, the
-plans' constants and the read-back ring. WebGPU refuses a dispatch that binds one buffer both read-only and writable, so
-a slab has a role: ``weights`` (bound read-only; ``residency.py`` says who holds which bytes) or ``workspace`` (bound
-writable: regions for activations and KV cache).
+plans' constants, the read-back ring and, where times are taken, what timestamps are kept in. WebGPU refuses a dispatch
+that binds one buffer both read-only and writable, so a slab has a role: ``weights`` (bound read-only; ``residency.py``
+says who holds which bytes) or ``workspace`` (bound writable: regions for activations and KV cache).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ..errors import OutOfMemory, OutOfPool
 from .allocator import ALIGNMENT, FreeList, aligned
 from .device import Device
 from .occupancy import Occupancy
+from .timestamps import COUNT, FEATURE, NBYTES, Timestamps
 
 Role = Literal["weights", "workspace"]
 
 # GPUBufferUsage and GPUMapMode, as the specification numbers them.
-MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE = 0x1, 0x4, 0x8, 0x40, 0x80
+MAP_READ, COPY_SRC, COPY_DST, UNIFORM, STORAGE, QUERY_RESOLVE = 0x1, 0x4, 0x8, 0x40, 0x80, 0x200
 STATE_BYTES = 256
 RING_SLOTS = 8
 
@@ -80,9 +81,10 @@ class Pool:
         self.live = 0
         """Bytes of buffers that were not destroyed."""
         self.peak = 0
-        self.objects = {"slab": 0, "state": 0, "constants": 0, "readback": 0}
+        self.objects = {"slab": 0, "state": 0, "constants": 0, "readback": 0, "queries": 0}
         self._regions: dict[int, Region] = {}
         self._other: list[tuple[str, Any, int]] = []
+        self._timestamps: Timestamps | None = None
 
     # -- buffers ------------------------------------------------------------------------------------------------
 
@@ -156,6 +158,19 @@ class Pool:
             self._other += [("readback", buffer, aligned(nbytes)) for buffer in ring]
         return ring
 
+    async def timestamps(self) -> Timestamps | None:
+        """What the GPU's own clock is read with, made when it is first asked for; None where the device has no such
+        clock. Raises ``OutOfMemory``."""
+        if self._timestamps is None and FEATURE in self.device.probe.features:
+            async with self.device.guarded("taking what timestamps are kept in"):
+                queries = self.device.handle.createQuerySet(type="timestamp", count=COUNT)
+                self.objects["queries"] += 1
+                self._other.append(("queries", queries, 0))
+                resolved = self._create("readback", aligned(NBYTES), QUERY_RESOLVE | COPY_SRC)
+                self._other.append(("readback", resolved, aligned(NBYTES)))
+            self._timestamps = Timestamps(queries, resolved, (await self.readback_ring(NBYTES, slots=1))[0])
+        return self._timestamps
+
     # -- regions ------------------------------------------------------------------------------------------------
 
     @property
@@ -218,3 +233,4 @@ class Pool:
         for kind, buffer, size in self._other:
             self._forget(kind, buffer, size)
         self._other = []
+        self._timestamps = None

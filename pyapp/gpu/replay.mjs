@@ -32,7 +32,15 @@ function measure(recorded, work, done) {
   }, () => {});
 }
 
-function encode(pass, recorded, from, to, tiles) {
+/** Encodes spans of the plan, `repeat` times over, into a pass, and ends it. */
+function encode(pass, recorded, spans, tiles, repeat) {
+  for (let i = 0; i < repeat; i++) {
+    for (let s = 0; s < spans.length; s += 2) encodeSpan(pass, recorded, spans[s], spans[s + 1], tiles);
+  }
+  pass.end();
+}
+
+function encodeSpan(pass, recorded, from, to, tiles) {
   const { pipelines, groups, table } = recorded;
   let current = -1;
   for (let row = from * WIDTH; row < to * WIDTH; row += WIDTH) {
@@ -71,16 +79,27 @@ async function take(staging, size) {
  */
 export function submit(recorded, spans, tiles, repeat, source, offset, size, staging, work) {
   const encoder = recorded.device.createCommandEncoder();
-  const pass = encoder.beginComputePass();
-  for (let i = 0; i < repeat; i++) {
-    for (let s = 0; s < spans.length; s += 2) encode(pass, recorded, spans[s], spans[s + 1], tiles);
-  }
-  pass.end();
+  encode(encoder.beginComputePass(), recorded, spans, tiles, repeat);
   if (staging) encoder.copyBufferToBuffer(source, offset, staging, 0, size);
   recorded.device.queue.submit([encoder.finish()]);
   const copied = staging ? quiet(take(staging, size)) : undefined;
   if (work) measure(recorded, work, copied ?? recorded.device.queue.onSubmittedWorkDone());
   return copied;
+}
+
+/**
+ * Submits spans as `submit` does, in a pass that the GPU's clock is read at both ends of.
+ * @param {GPUQuerySet} queries  two timestamps  @param {GPUBuffer} resolved, staging  16 bytes or more each
+ * @returns {Promise<Uint8Array>}  the two, as 64-bit nanoseconds, once the GPU is done
+ */
+export function timed(recorded, spans, tiles, repeat, queries, resolved, staging) {
+  const encoder = recorded.device.createCommandEncoder();
+  const timestampWrites = { querySet: queries, beginningOfPassWriteIndex: 0, endOfPassWriteIndex: 1 };
+  encode(encoder.beginComputePass({ timestampWrites }), recorded, spans, tiles, repeat);
+  encoder.resolveQuerySet(queries, 0, 2, resolved, 0);
+  encoder.copyBufferToBuffer(resolved, 0, staging, 0, 16);
+  recorded.device.queue.submit([encoder.finish()]);
+  return quiet(take(staging, 16));
 }
 
 /** Copies a range of a buffer out, without running anything. */

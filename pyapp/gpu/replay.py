@@ -11,6 +11,7 @@ from .device import Device
 from .ffi import js_list, js_object, translated
 from .kernels import Kernels
 from .plan import Binding, Dispatch, Plan
+from .timestamps import Timestamps, seconds_between
 
 Resolve = Callable[[Binding], tuple[Any, int, int]]
 """Where a binding's tensor lies now: (buffer, offset, bytes)."""
@@ -59,13 +60,27 @@ class Replay:
 
         ``work``: how much that is, in units of the caller's; above 0 it is measured (``pace``).
         """
+        buffer, offset, size = copy or (None, 0, 0)
+        edges = self._edges(spans)
+        return self._js.submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work)
+
+    async def timed(
+        self, spans: tuple[tuple[int, int], ...], timestamps: Timestamps, *, tiles: int = 1, repeat: int = 1
+    ) -> float | None:
+        """Submits ``spans`` as ``submit`` does and waits for their end; the seconds that the GPU took by its own clock,
+        None where that makes no sense. Raises ``DeviceLost``, ``OutOfMemory``."""
+        promise = self._js.timed(
+            self._recorded, self._edges(spans), tiles, repeat,
+            timestamps.queries, timestamps.resolved, timestamps.staging,
+        )  # fmt: skip
+        return seconds_between(await arrived(self.device, promise, "reading the GPU's clock"))
+
+    def _edges(self, spans: tuple[tuple[int, int], ...]) -> Any:
         if spans not in self._spans:
             from pyodide.ffi import to_js
 
             self._spans[spans] = to_js([edge for span in spans for edge in span])
-        buffer, offset, size = copy or (None, 0, 0)
-        spans_js = self._spans[spans]
-        return self._js.submit(self._recorded, spans_js, tiles, repeat, buffer, offset, size, staging, work)
+        return self._spans[spans]
 
     @property
     def pace(self) -> float:

@@ -110,45 +110,46 @@ def _mega(name: str, title: str) -> Column:
 
 
 def _about(row: Row) -> str:
-    parts = (("pipelines", "{} pipelines"), ("via", "{}"))
+    parts = (("pipelines", "{} pipelines"), ("via", "{}"), ("ranges", "{} ranges in turn"))
     return " ".join(text.format(row[name]) for name, text in parts if name in row)
 
 
+_CLOCK = _word("clock")
 _PRESENT: Column = ("present", lambda row: "yes" if row["present"] else "")
 CEILINGS: tuple[Column, ...] = (
-    _word("ceiling"), ("of", _about), _mega("bytes", "MB"), _number("us"), _number("us_min", "least us"),
-    _number("GBps", "GB/s"), _number("GFLOPs", "GFLOP/s"),
+    _word("ceiling"), ("of", _about), _mega("bytes", "MB"), _number("us"), _number("us_min", "least us"), _CLOCK,
+    _number("wall_us", "wall us"), _number("GBps", "GB/s"), _number("GFLOPs", "GFLOP/s"),
 )  # fmt: skip
 STEPS: tuple[Column, ...] = (
-    _word("model"), _word("phase"), _word("context"), _number("us"), _number("us_min", "least us"),
-    _number("kernels_us", "sum of kernels us"), _word("dispatches"), _mega("bytes", "MB"), _number("GBps", "GB/s"),
-    ("stopped", lambda row: "yes" if row.get("stopped") else ""),
+    _word("model"), _word("phase"), _word("context"), _number("us"), _number("us_min", "least us"), _CLOCK,
+    _number("wall_us", "wall us"), _number("kernels_us", "sum of kernels us"), _word("dispatches"),
+    _mega("bytes", "MB"), _number("GBps", "GB/s"), ("stopped", lambda row: "yes" if row.get("stopped") else ""),
 )  # fmt: skip
 KERNELS: tuple[Column, ...] = (
     _word("operation"), _word("kernel"), ("workgroups", lambda row: "x".join(map(str, row["workgroups"]))),
     _word("workgroup", "size"), _word("count"), _number("us"), _number("us_min", "least us"),
-    _number("us_repeated", "repeated us"), _number("us_in_place", "in place us"), _mega("bytes", "MB"),
+    _number("us_repeated", "repeated us"), _number("us_in_place", "in place us"), _CLOCK, _mega("bytes", "MB"),
     _number("GBps", "GB/s"), _number("GFLOPs", "GFLOP/s"), ("share", lambda row: _share(row.get("share"))),
-    _word("bound"),
+    _word("bound"), ("of read", lambda row: _share(row.get("of_read"))),
 )  # fmt: skip
 FUSIONS: tuple[Column, ...] = (
     _word("model"), _word("without"), _word("context"), _number("us"), _number("fused_us", "fused us"),
-    _number("cost_us", "cost us"), _word("dispatches"), _word("fused_dispatches", "fused dispatches"),
+    _number("cost_us", "cost us"), _CLOCK, _word("dispatches"), _word("fused_dispatches", "fused dispatches"),
     _mega("bytes", "MB"), _mega("fused_bytes", "fused MB"), _word("stopped"),
 )  # fmt: skip
 SHAPES: tuple[Column, ...] = (
     _word("model"), _word("product"), _word("lanes"), _word("rows"), _word("workgroup"), _number("us"),
-    _number("us_min", "least us"), _number("GBps", "GB/s"), _PRESENT,
+    _number("us_min", "least us"), _CLOCK, _number("GBps", "GB/s"), _PRESENT,
 )  # fmt: skip
 TUNED: tuple[Column, ...] = (
-    _word("model"), _word("context"), _number("us"), _number("present_us", "present us"),
+    _word("model"), _word("context"), _number("us"), _number("present_us", "present us"), _CLOCK,
     _number("difference", "largest difference of a logit"), _number("largest", "largest logit"),
 )  # fmt: skip
 ATTENTION: tuple[Column, ...] = (
-    _word("model"), _word("context"), _word("splits"), _word("least"), _word("chunk"), _number("us"),
-    _number("step_us", "step us"), _PRESENT,
+    _word("model"), _word("context"), _word("splits"), _word("least"), _word("workgroup"), _word("chunk"), _number("us"),
+    _number("step_us", "step us"), _CLOCK, _PRESENT,
 )  # fmt: skip
 TILES: tuple[Column, ...] = (
     _word("model"), _word("operation"), _word("tile_n"), _word("tile_m"), _word("rows"), _word("tokens"),
-    _word("workgroup"), _number("us"), _number("GFLOPs", "GFLOP/s"), _PRESENT,
+    _word("workgroup"), _number("us"), _CLOCK, _number("GFLOPs", "GFLOP/s"), _PRESENT,
 )  # fmt: skip

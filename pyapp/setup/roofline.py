@@ -59,7 +59,8 @@ def _ceilings(rows: list[Row]) -> tuple[list[tuple[str, float]], float]:
     rates = [row["GFLOPs"] for row in rows if row.get("ceiling") == "arithmetic" and "GFLOPs" in row]
     found = []
     if reads:
-        memory, cache = max(reads, key=lambda row: row["bytes"]), max(reads, key=lambda row: row["GBps"])
+        again = [row for row in reads if "ranges" not in row]
+        memory, cache = max(again, key=lambda row: row["bytes"]), max(again, key=lambda row: row["GBps"])
         found.append(("memory", memory["GBps"]))
         if cache is not memory:
             found.append((f"{cache['bytes'] / 1e6:.0f} MB again and again", cache["GBps"]))

@@ -24,6 +24,15 @@ class FakeBuffer:
         self.device.live -= self.size
 
 
+class FakeQueries:
+    def __init__(self, count: int) -> None:
+        self.count, self.destroyed = count, False
+
+    def destroy(self) -> None:
+        assert not self.destroyed, "a query set was destroyed twice"
+        self.destroyed = True
+
+
 class FakeDevice:
     """What ``Pool`` and ``Residency`` use of a ``Device``.
 
@@ -40,7 +49,9 @@ class FakeDevice:
         self.written = 0
         self.lost = False
         self.before_scope_closes: Any = None
-        self.handle = SimpleNamespace(createBuffer=self._create)
+        self.handle = SimpleNamespace(createBuffer=self._create, createQuerySet=self._create_queries)
+        self.probe = SimpleNamespace(features=frozenset[str]())
+        self.queries: list[FakeQueries] = []
         self.queue = SimpleNamespace(writeBuffer=self._write)
 
     def _create(self, size: int, usage: int, label: str) -> FakeBuffer:
@@ -49,6 +60,11 @@ class FakeDevice:
         self.created.append(buffer)
         self.live += size
         return buffer
+
+    def _create_queries(self, type: str, count: int) -> FakeQueries:
+        assert type == "timestamp"
+        self.queries.append(FakeQueries(count))
+        return self.queries[-1]
 
     def _write(self, buffer: FakeBuffer, offset: int, data: Any) -> None:
         assert not buffer.destroyed

@@ -14,9 +14,10 @@ def ceiling(name: str, **figures: Any) -> Row:
 
 CEILINGS = [
     ceiling("upload", bytes=1 << 30, GBps=1.4, GBps_best=1.6),
+    ceiling("read", bytes=16 << 20, ranges=64, us=6.9, us_min=6.8, clock="gpu", GBps=4400.0),
     ceiling("read", bytes=8 << 20, us=2.1, us_min=2.0, GBps=4000.0),
     ceiling("read", bytes=1 << 30, us=400.0, us_min=398.0, GBps=2684.0),
-    ceiling("dispatch", dispatches=1000, pipelines=2, us=2.7, us_min=2.6),
+    ceiling("dispatch", dispatches=1000, pipelines=2, us=2.7, us_min=2.6, clock="gpu", wall_us=4.8),
     ceiling("arithmetic", flops=8 << 30, us=170.0, us_min=168.0, GFLOPs=50_000.0),
     ceiling("round trip", via="mapAsync", us=2400.0, us_min=2100.0),
 ]
@@ -31,7 +32,7 @@ def kernel(operation: str, count: int, us: float, nbytes: float, flops: float, *
         "operation": operation, "kernel": "matvec q4 rms_norm", "workgroups": [128, 1, 1], "workgroup": 128,
         "count": count, "us": us, "us_min": us * 0.97, "us_repeated": us * 0.8, "us_in_place": us * 1.05,
         "bytes": nbytes, "flops": flops, "GBps": nbytes / us / 1e3, "GFLOPs": flops / us / 1e3,
-        "share": least[bound] / us, "bound": bound, **more,
+        "clock": "gpu", "share": least[bound] / us, "bound": bound, "of_read": 0.31, **more,
     }  # fmt: skip
 
 

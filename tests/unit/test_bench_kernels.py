@@ -11,7 +11,7 @@ import pytest
 
 from pyapp.bench import ceilings as ceilings_module
 from pyapp.bench import kernels
-from pyapp.bench.ceilings import Ceilings, reads
+from pyapp.bench.ceilings import Ceilings, reads, walks
 from pyapp.bench.kernel_options import KernelOptions
 from pyapp.bench.kernel_rows import kernel_rows
 from pyapp.bench.shapes import (
@@ -19,18 +19,22 @@ from pyapp.bench.shapes import (
     attention_shapes,
     products_of,
     shape_of,
+    spread,
     tile_of,
     tiles,
     with_attention,
     with_tile,
 )
 from pyapp.bench.subjects import Subject, check_resident, spans_of
+from pyapp.bench.sweep import in_turns
 from pyapp.compiler.graph import Graph
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import DECODER_PASSES, decoder_passes, fuse
 from pyapp.engine import timing
 from pyapp.engine.assets import shader_text
 from pyapp.engine.profile import grouped
+from pyapp.engine.timing import Stopwatch
+from pyapp.engine.tuner import by_operation
 from pyapp.errors import BadArgument
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch, MemoryPlan, Plan, Shader
@@ -48,15 +52,24 @@ US = 1e-6
 
 
 class Clock:
-    """Stands for a device and a replay: rows of a plan take what ``cost`` says, in seconds."""
+    """Stands for a device and a replay: rows of a plan take what ``cost`` says, in seconds. ``record``: what the CPU
+    takes for each of them before."""
 
-    def __init__(self, cost: list[float], trip: float = 0.002) -> None:
-        self.cost, self.trip, self.now = cost, trip, 0.0
+    def __init__(self, cost: list[float], trip: float = 0.002, record: float = 0.0) -> None:
+        self.cost, self.trip, self.record, self.now = cost, trip, record, 0.0
         self.submits: list[tuple[tuple[tuple[int, int], ...], int]] = []
 
     def submit(self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1) -> None:
         self.submits.append((spans, repeat))
-        self.now += self.trip + repeat * sum(self.cost[row] for begin, end in spans for row in range(begin, end))
+        count = sum(end - begin for begin, end in spans)
+        self.now += self.trip + repeat * (self._busy(spans) + self.record * count)
+
+    async def timed(self, spans: Any, timestamps: Any, *, tiles: int = 1, repeat: int = 1) -> float:
+        self.submit(spans, tiles=tiles, repeat=repeat)
+        return 1e-6 + repeat * self._busy(spans)
+
+    def _busy(self, spans: tuple[tuple[int, int], ...]) -> float:
+        return sum(self.cost[row] for begin, end in spans for row in range(begin, end))
 
     async def idle(self) -> None:
         """It is done at once: only the clock goes on."""
@@ -87,17 +100,21 @@ CEILINGS = Ceilings(bandwidth=2e12, flops=1e13, dispatch=2 * US)
 
 
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock(COST)
-    monkeypatch.setattr(timing, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock(COST)
+
+
+def watch(clock: Any, timestamps: Any = None) -> Stopwatch:
+    return Stopwatch(clock, timestamps, clock.perf_counter)
 
 
 def subject(clock: Any) -> Subject:
     return Subject("decode", PLAN, clock, ((0, 5),), context=128, attended=0.25)
 
 
-async def rows_of(clock: Any, ceilings: Ceilings = CEILINGS, stops: bool = False) -> list[dict[str, Any]]:
+async def rows_of(
+    clock: Any, ceilings: Ceilings = CEILINGS, stops: bool = False, timestamps: Any = None
+) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     failures: list[tuple[str, Exception]] = []
 
@@ -105,7 +122,13 @@ async def rows_of(clock: Any, ceilings: Ceilings = CEILINGS, stops: bool = False
         return stops
 
     await kernel_rows(
-        clock, subject(clock), ceilings, OPTIONS, rows.append, lambda *each: failures.append(each), stopped
+        watch(clock, timestamps),
+        subject(clock),
+        ceilings,
+        OPTIONS,
+        rows.append,
+        lambda *each: failures.append(each),
+        stopped,
     )
     assert failures == []
     return rows
@@ -125,6 +148,27 @@ async def test_a_kernel_is_measured_over_all_layers_over_and_over_and_in_its_pla
     assert (step["row"], step["dispatches"], step["stopped"]) == ("step", 5, False)
     assert (step["us"], step["kernels_us"]) == (pytest.approx(40), pytest.approx(40))
     assert step["bytes"] == 4e6 * 2 + 0.25e6 * 2 + 40e6  # attention walks a quarter of the context here
+
+
+async def test_by_the_gpus_clock_what_the_cpu_takes_is_in_no_time_but_the_walls() -> None:
+    clock = Clock(COST, record=10 * US)
+    qkv, attention, _, _, step = await rows_of(clock, timestamps="the GPU's")
+    assert (qkv["us"], qkv["us_in_place"], attention["us"]) == (pytest.approx(6), pytest.approx(6), pytest.approx(4))
+    assert (step["us"], step["wall_us"]) == (pytest.approx(40), pytest.approx(90))
+    assert {row["clock"] for row in (qkv, attention, step)} == {"gpu"}
+    qkv, *_, step = await rows_of(clock)
+    assert (qkv["us"], step["us"], step["wall_us"]) == (pytest.approx(16), pytest.approx(90), pytest.approx(90))
+    assert (qkv["clock"], step["clock"]) == ("wall", "wall")
+
+
+async def test_a_kernel_beside_a_plain_read_of_as_many_bytes(clock: Clock) -> None:
+    reads = ((8e6, 10.0), (80e6, 46.0))
+    qkv, attention, head, *_ = await rows_of(clock, replace(CEILINGS, reads=reads))
+    assert qkv["of_read"] == pytest.approx((2 + 10) / 2 / 6)  # half way from an empty dispatch to the first one
+    assert attention["of_read"] == pytest.approx((2 + 8 * 0.25 / 8) / 4)
+    assert head["of_read"] == pytest.approx(26 / 20)
+    assert replace(CEILINGS, reads=reads).read_us(160e6) == pytest.approx(92)
+    assert (await rows_of(clock))[0]["of_read"] is None
 
 
 async def test_shares_are_of_the_nearer_ceiling(clock: Clock) -> None:
@@ -164,9 +208,13 @@ async def test_one_kernel_that_fails_leaves_the_others(clock: Clock) -> None:
     clock.submit = refuse  # type: ignore[method-assign]
     rows: list[dict[str, Any]] = []
     failures: list[tuple[str, str]] = []
-    device: Any = clock
     await kernel_rows(
-        device, subject(clock), CEILINGS, OPTIONS, rows.append, lambda what, error: failures.append((what, str(error)))
+        watch(clock),
+        subject(clock),
+        CEILINGS,
+        OPTIONS,
+        rows.append,
+        lambda what, error: failures.append((what, str(error))),
     )
     assert failures == [("logits", "no")]
     assert [row.get("operation") for row in rows] == [
@@ -205,6 +253,15 @@ def test_a_range_is_read_in_pieces_of_a_binding() -> None:
         ("0", 2 * line), ("1", 2 * line), ("2", line),
     ]  # fmt: skip
     assert sum(each.bytes for each in some) == 5 * line
+
+
+def test_a_walk_reads_every_whole_range_of_every_region() -> None:
+    line = 256 * ceilings_module.LOADS * 16
+    some = walks(2 * line, [5 * line, 4 * line], 256)
+    places = [(each.bindings[0].tensor, each.bindings[0].offset, each.bindings[0].nbytes) for each in some]
+    assert places == [(name, at * line, 2 * line) for name, at in (("0", 0), ("0", 2), ("1", 0), ("1", 2))]
+    assert {(each.workgroups, each.bytes) for each in some} == {((2, 1, 1), 2 * line)}
+    assert walks(8 * line, [5 * line, 4 * line], 256) == []
 
 
 def test_reading_asks_for_the_whole_range_once() -> None:
@@ -253,12 +310,14 @@ def test_the_present_shapes_are_among_those_that_are_tried() -> None:
     assert with_tile([matmul], tile_of(matmul)) == [replace(matmul, per_tile=False)]
 
 
-def test_a_product_in_its_present_shape_is_the_plans() -> None:
+def test_a_product_in_a_shape_is_what_a_plan_in_that_shape_has() -> None:
     graph = graph_of(1, 16)
-    plan = lower(graph, GPU)
+    rows = by_operation(lower(graph, GPU))
     for each in products_of(graph, GPU):
-        own = [row for row in plan.dispatches if row.operation in {op.name for op in each.ops}]
-        assert each.dispatches(graph, GPU, shape_of(own[0])) == own
+        for shape in (shape_of(rows[each.ops[0].name][0]), each.candidates[0]):
+            plan = lower(graph, GPU, shapes={each.key: shape})
+            own = [row for row in plan.dispatches if row.operation in {op.name for op in each.ops}]
+            assert each.dispatches(rows, graph, GPU, shape) == own
 
 
 def test_tiles_cover_a_chunk() -> None:
@@ -287,6 +346,27 @@ def test_attention_in_another_shape_is_merged_in_that_shape() -> None:
         for each in other.dispatches:
             specialised(each)
     assert with_attention(plan, attention_shape_of(plan), GPU) == plan
+
+
+def test_the_first_of_the_shapes_are_not_all_of_a_kind() -> None:
+    graph = graph_of(1, 16)
+    for each in products_of(graph, GPU):
+        present = each.candidates[-1]
+        order = spread(each.candidates, present)
+        assert (order[0], sorted(order, key=str)) == (present, sorted(each.candidates, key=str))
+        for count in (4, 12):
+            assert {shape.lanes for shape in order[:count]} >= {4, 32}
+            assert {shape.rows for shape in order[:count]} >= {1, 8} & {shape.rows for shape in each.candidates}
+            assert {shape.workgroup for shape in order[:count]} >= {64, 256}
+    shapes = tiles(GPU)
+    order_of_tiles = spread(shapes, shapes[0])
+    assert sorted(map(str, order_of_tiles)) == sorted(map(str, shapes))
+    assert len({tile.tile_m for tile in order_of_tiles[:4]}) > 1
+
+
+def test_products_are_tried_in_turns() -> None:
+    assert in_turns(["abc", "d", "ef"]) == list("adebfc")
+    assert in_turns([]) == []
 
 
 def test_an_emulated_gpu_has_nothing_to_try() -> None:

@@ -135,7 +135,7 @@ async def test_what_lies_outside_the_slabs_is_counted_too() -> None:
     assert (await pool.constants_buffer(512)).size == 512
     ring = await pool.readback_ring(1000)
     assert (len(ring), {buffer.size for buffer in ring}) == (RING_SLOTS, {1024})
-    assert pool.memory()["objects"] == {"slab": 0, "state": 1, "constants": 1, "readback": RING_SLOTS}
+    assert pool.memory()["objects"] == {"slab": 0, "state": 1, "constants": 1, "readback": RING_SLOTS, "queries": 0}
     figures_agree(pool, device)
     pool.close()
     assert device.live == 0

@@ -27,6 +27,24 @@ SETUP = """
 """
 
 
+# An encoder that notes what is asked of it, and a queue whose end comes at once.
+NOTING = """
+  const said = [];
+  const note = (name) => (...args) => said.push([name, ...args]);
+  const noting = {
+    setPipeline: note("pipeline"), setBindGroup: note("group"), dispatchWorkgroups: note("dispatch"), end: note("end"),
+  };
+  device.createCommandEncoder = () => ({
+    beginComputePass: (how) => { said.push(["begin", how]); return noting; },
+    resolveQuerySet: note("resolve"), copyBufferToBuffer: note("copy"), finish() {},
+  });
+  device.queue.submit = note("submit");
+  const mapped = { mapAsync: async () => {}, getMappedRange: (from, size) => new ArrayBuffer(size) };
+  const to = { ...staging, ...mapped, name: "to" };
+  const steps = () => record(device, ["one", "two"], ["a", "b"], Int32Array.from([0, 0, 3, 1, 1, 0, 1, 1, 5, 0, 1, 2]));
+"""
+
+
 def node(script: str) -> Any:
     return run_node(SETUP + script, None)
 
@@ -93,3 +111,27 @@ def test_a_copy_that_fails_tells_nothing_of_the_pace() -> None:
       const said = await copied.catch((error) => error.message);
       return [recorded.pace, said];
     """) == [0, "AbortError: gone"]
+
+
+def test_a_timed_submit_runs_what_the_other_does_between_two_timestamps_that_it_reads() -> None:
+    plain, timed, size = node(
+        NOTING
+        + """
+      const { timed } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+      const spans = Int32Array.from([0, 2, 1, 2]);
+      submit(steps(), spans, 3, 2, null, 0, 0, null, 0);
+      const plain = said.splice(0);
+      const bytes = await timed(steps(), spans, 3, 2, "queries", "resolved", to);
+      return [plain, said.map((each) => each.map((arg) => arg?.name ?? arg ?? null)), bytes.length];
+    """
+    )
+    begin, *run, submitted = plain
+    assert run[:3] == [["pipeline", "one"], ["group", 0, "a"], ["dispatch", 3, 1, 1]]
+    assert run.count(["dispatch", 5, 6, 1]) == 4
+    assert begin[0] == "begin"
+    assert not any(begin[1:])
+    writes = {"querySet": "queries", "beginningOfPassWriteIndex": 0, "endOfPassWriteIndex": 1}
+    assert timed[0] == ["begin", {"timestampWrites": writes}]
+    assert timed[1:-3] == run
+    assert timed[-3:-1] == [["resolve", "queries", 0, 2, "resolved", 0], ["copy", "resolved", 0, "to", 0, 16]]
+    assert (timed[-1][0], submitted[0], size) == ("submit", "submit", 16)

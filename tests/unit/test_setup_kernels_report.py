@@ -12,7 +12,7 @@ import pytest
 from pyapp.setup.bench import run
 from pyapp.setup.cli import make_parser
 from pyapp.setup.kernels_report import markdown
-from pyapp.setup.roofline import draw, named
+from pyapp.setup.roofline import _ceilings, draw, named
 
 from .kernel_rows import ABOUT, ALL, CEILINGS, DECODE, SHAPES, VISION, kernel
 
@@ -40,19 +40,21 @@ def test_every_kind_of_row_has_its_table() -> None:
         "Products of one token, by shape", "A step in the fastest shapes", "Attention of one token, by shape",
         "Products of a chunk, by tile",
     ]  # fmt: skip
-    assert found["Ceilings"][3] == ["read", "", "1,074", "400", "398", "2,684", "–"]
+    assert found["Ceilings"][2] == ["read", "64 ranges in turn", "16.8", "6.9", "6.8", "gpu", "–", "4,400", "–"]
+    assert found["Ceilings"][4] == ["read", "", "1,074", "400", "398", "", "–", "2,684", "–"]
+    assert found["Ceilings"][5][3:7] == ["2.7", "2.6", "gpu", "4.8"]
     assert found["Cost of each fusion"][1][:6] == ["small", "silu_mul", "128", "950", "800", "150"]
     decode = found["Kernels of small, decode at 128"]
     assert [row[0] for row in decode[1:3]] == ["layers.0.gate_up_out", "layers.0.down_out"]  # most time first
     assert decode[1][2:] == [
-        "128x1x1", "128", "30", "6.4", "6.21", "5.12", "6.72", "0.99", "155", "547", "42%", "dispatch",
+        "128x1x1", "128", "30", "6.4", "6.21", "5.12", "6.72", "gpu", "0.99", "155", "547", "42%", "dispatch", "31%",
     ]  # fmt: skip
 
 
 def test_of_a_sweep_the_fastest_and_the_present_shape_are_shown() -> None:
     rows = tables(markdown(SHAPES))["Products of one token, by shape"][1:]
     assert [row[5] for row in rows] == ["3", "4", "5", "6", "7", "9"]
-    assert [row[8] for row in rows] == ["", "", "", "", "", "yes"]
+    assert [row[9] for row in rows] == ["", "", "", "", "", "yes"]
 
 
 def test_what_failed_and_what_was_left_out_is_said() -> None:
@@ -106,11 +108,16 @@ def test_the_chart_names_what_matters(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "rows", [[*CEILINGS, *DECODE, *VISION], DECODE, [*CEILINGS[2:3], kernel("logits", 1, 22.0, 16e6, 57e6)]]
+    "rows", [[*CEILINGS, *DECODE, *VISION], DECODE, [*CEILINGS[3:4], kernel("logits", 1, 22.0, 16e6, 57e6)]]
 )
 def test_a_chart_is_drawn_of_whatever_there_is(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
     draw(rows, tmp_path / "roofline.svg")
     ElementTree.parse(tmp_path / "roofline.svg")
+
+
+def test_the_charts_roofs_are_of_ranges_that_are_read_over_and_over() -> None:
+    (memory, cache), _ = _ceilings(CEILINGS)
+    assert (memory, cache) == (("memory", 2684.0), ("8 MB again and again", 4000.0))
 
 
 def test_without_kernels_there_is_no_chart(tmp_path: Path) -> None:

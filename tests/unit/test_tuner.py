@@ -25,6 +25,8 @@ from .decoder_configs import SMOLLM2
 GPU = DeviceLimits(max_binding=2 << 30, max_buffer=4 << 30, subgroup=32, subgroup_max=32)
 HEAD = "q4 49152x576 rms_norm store"
 BEST = VectorShape(16, 2, 128)
+PASS = 5e-6
+"""Seconds of an empty pass by the GPU's clock."""
 ONE, TWO = VectorShape(16, 4, 128), VectorShape(8, 4, 64)
 
 
@@ -121,6 +123,9 @@ class World:
         self.limits = GPU
         self.now = 0.0
         self.pace, self.trip = pace, trip
+        self.record = 0.0
+        """Seconds that the CPU takes for a dispatch, before the GPU begins: what the wall clock has too."""
+        self.submits = 0
         self.otherwise = 1e-10
         self.prepared: list[Any] = []
         self.log: list[str] = []
@@ -130,6 +135,9 @@ class World:
         self.graph = step()
         self.plan = lower(self.graph, GPU)
         self.discarded: set[Any] = set()
+        self.clocked: Any = None
+        self.untold = 1 << 30
+        """Of so many submits, the GPU's clock says nothing of one."""
         # As the runner.
         self.context = 256
         self.shapes: Shapes = NO_SHAPES
@@ -142,6 +150,10 @@ class World:
     def tuner(self) -> Tuner:
         world: Any = self
         return Tuner(self.graph, self.plan, world, world, trials(self.graph, GPU), self.clock)
+
+    async def timestamps(self) -> Any:
+        """As the pool."""
+        return self.clocked
 
     # -- kernels
 
@@ -174,6 +186,15 @@ class World:
                         params = dict(dispatch.shader.params)
                         shape = VectorShape(params["LANES"], params["ROWS"], params["WG"])
                         world.busy += repeat * dispatch.bytes * world.pace.get(shape, world.otherwise)
+                    world.submits += 1
+                    world.now += repeat * (end - begin) * world.record
+
+            async def timed(self, spans: Any, timestamps: Any, *, tiles: int, repeat: int) -> float | None:
+                assert timestamps == "the GPU's"
+                self.submit(spans, tiles=tiles, repeat=repeat)
+                busy = world.busy
+                await world.idle()
+                return None if world.submits % world.untold == 0 else PASS + busy
 
         return Replay()
 
@@ -218,6 +239,22 @@ async def test_what_there_is_no_time_for_keeps_its_shape_and_most_bytes_come_fir
     assert world.now <= MOST_SECONDS + 0.9e-9 * max(dispatch.bytes for dispatch in world.plan.dispatches)
 
 
+@pytest.mark.parametrize("untold", [1 << 30, 7])
+async def test_by_the_gpus_clock_what_the_cpu_takes_does_not_hide_a_difference(untold: int) -> None:
+    key = "q4 3072x576 rms_norm silu_mul"
+    world = World({BEST: 0.9e-10}, trip=0.0)
+    world.record, world.untold = 3e-4, untold
+    assert (await world.tuner().choose(world, "the GPU's"))[key] == BEST  # type: ignore[arg-type]
+    assert world.now <= MOST_SECONDS + 0.1
+    assert (await world.tuner().choose(world))[key] != BEST  # type: ignore[arg-type]
+
+
+async def test_where_the_gpus_clock_says_nothing_the_wall_clock_counts() -> None:
+    world = World({BEST: 0.5e-10})
+    world.untold = 1
+    assert (await world.tuner().choose(world, "the GPU's"))[HEAD] == BEST  # type: ignore[arg-type]
+
+
 async def test_a_device_that_is_lost_meanwhile_leaves_nothing_behind() -> None:
     world = World({})
     world.lost = True
@@ -243,7 +280,7 @@ async def tuned(world: World, notes: Notes) -> None:
     await tuning.recall()
     tuning.begin(world.graph, world.plan, world, world, world.clock)  # type: ignore[arg-type]
     try:
-        await tuning.apply(world, world)  # type: ignore[arg-type]
+        await tuning.apply(world, world, world)  # type: ignore[arg-type]
         assert notes.kept == kept, "before the kernels have been checked"
         await tuning.keep()
     finally:
@@ -263,6 +300,13 @@ async def test_the_first_start_tries_and_keeps_and_the_next_ones_do_not() -> Non
     await tuned(later, notes)
     assert later.shapes == world.shapes
     assert (later.log, later.prepared) == ([], [])
+
+
+async def test_the_pools_timestamps_are_what_trials_are_timed_by() -> None:
+    world = World({BEST: 0.9e-10})
+    world.trip, world.record, world.clocked = 0.0, 3e-4, "the GPU's"
+    await tuned(world, Notes())
+    assert world.shapes["q4 3072x576 rms_norm silu_mul"] == BEST
 
 
 async def test_only_what_is_not_known_is_tried() -> None:
