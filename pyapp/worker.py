@@ -22,6 +22,7 @@ import json
 import logging
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from functools import cache
 from typing import Any
 
 from pyapp import timeline
@@ -128,6 +129,8 @@ class Door:
                 return await client.describe(attachment)
             case "vision":
                 return await client.inspect.vision(_bytes(attachment))
+            case "visionTimes":
+                return await client.inspect.vision_times(_bytes(attachment), args.get("n"))  # type: ignore[arg-type]
             case "tokenize":
                 return await client.inspect.tokenize(args.get("text"), args.get("special", True))  # type: ignore[arg-type]
             case "detokenize":
@@ -215,10 +218,15 @@ def _bytes(attachment: Any) -> Any:
     return attachment.to_bytes() if hasattr(attachment, "to_bytes") else attachment
 
 
-def _to_js(array: Any) -> Any:
-    """A JavaScript Float32Array with the values of a float32 array."""
+@cache
+def _new_floats() -> Any:
     import js
 
-    copy = js.Float32Array.new(array.size)
+    return js.Float32Array.new  # looking it up makes two objects each time
+
+
+def _to_js(array: Any) -> Any:
+    """A JavaScript Float32Array with the values of a float32 array."""
+    copy = _new_floats()(array.size)
     copy.assign(array.reshape(-1).data)
     return copy

@@ -118,6 +118,7 @@ async function vision(client) {
   const cold = await timed(() => client.inspect.vision(picture));
   const warm = [];
   for (let i = 0; i < 10 * REPS; i++) warm.push(await timed(() => client.inspect.vision(picture)));
+  const onGpu = await client.inspect.visionTimes(picture, 10 * REPS);
   const switched = [];
   for (let i = 0; i < REPS; i++) {
     await client.inspect.greedy([1, 2, 3, 4], 1);
@@ -128,6 +129,8 @@ async function vision(client) {
     vision_first_ms: cold,
     vision_ms: median(warm),
     vision_spread: spread(warm),
+    vision_gpu_ms: median(onGpu),
+    vision_gpu_spread: spread(onGpu),
     switch_ms: Math.max(0, median(switched) - median(warm)),
   });
 }

@@ -194,6 +194,14 @@ function closed() {
   return new TandemError("closed", "This client is closed; create a new one.");
 }
 
+/** A picture of our own, which may be given away to the worker. */
+function copyOf(picture) {
+  if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
+    throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);
+  }
+  return new Uint8Array(picture.buffer, picture.byteOffset, picture.byteLength).slice();
+}
+
 function inspect(call) {
   return Object.freeze({
     /** @returns {Promise<number[]>} token ids, no BOS added */
@@ -209,12 +217,9 @@ function inspect(call) {
     /** @returns {Promise<number[]>} n ids, going on past an end token */
     greedy: (ids, n) => call("greedy", { ids, n }),
     /** @param {Uint8Array} picture 224 x 224 x 3 RGB @returns {Promise<Float32Array>} [classes] */
-    vision: async (picture) => {
-      if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
-        throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);
-      }
-      return call("vision", {}, new Uint8Array(picture.buffer, picture.byteOffset, picture.byteLength).slice());
-    },
+    vision: async (picture) => call("vision", {}, copyOf(picture)),
+    /** @returns {Promise<number[]>} ms from the submit of a picture on the GPU until its logits are read back, n times */
+    visionTimes: async (picture, n) => call("visionTimes", { n }, copyOf(picture)),
     /** @returns {Promise<Memory>} */
     memory: () => call("memory", {}),
     /** What of the start began and ended when: {stage, from, to, needs}, ms since 1970. */

@@ -87,7 +87,8 @@ export class WorkerLink {
 
   #send(message, attachment, id) {
     try {
-      this.#worker.postMessage([JSON.stringify(message, plain), attachment]);
+      const given = attachment instanceof Uint8Array ? [attachment.buffer] : []; // a copy that is the worker's from now on
+      this.#worker.postMessage([JSON.stringify(message, plain), attachment], given);
     } catch (error) {
       // A circle in the arguments, or a thing that cannot cross to a worker.
       this.#calls.get(id)?.fail(new TandemError("bad_argument", `The arguments cannot be sent: ${error.message}.`));

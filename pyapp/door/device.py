@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Literal
 
 from pyapp.door import tabs
@@ -42,9 +42,8 @@ class Device(DeviceLifecycle):
         """For the router: answers at once or not at all."""
         return DeviceSide(self, patient=False)
 
-    @asynccontextmanager
-    async def holding(self, what: str, which: Which, *, patient: bool) -> AsyncIterator[Any]:
-        """The engine, while it does something (``what``, as the rest of "this tab is ...") with one of its models.
+    async def reach(self, which: Which, *, patient: bool) -> Any:
+        """The engine, to do something with one of its models: at once, and all of it while ``working``.
 
         ``patient``: waits for another tab and for a rebuild. Raises: why there is none.
         """
@@ -53,17 +52,20 @@ class Device(DeviceLifecycle):
             if not patient:
                 raise wait
             await self._arrival(which)
-        engine = self._engine
-        async with self._turn.working(what):
-            yield engine
+        return self._engine
+
+    def working(self, what: str) -> AbstractContextManager[None]:
+        """Around what is done with the engine (``what``, as the rest of "this tab is ...")."""
+        return self._turn.working(what)
 
     @asynccontextmanager
     async def using(self, what: str, which: Which = "language", *, patient: bool) -> AsyncIterator[Any]:
-        """``holding`` for the work that the device is there for: when that fails, the device has failed.
+        """``reach`` and ``working``, for the work that the device is there for: when that fails, the device has failed.
 
         Raises too: what the work raises, an error that nobody foresaw as DeviceLost.
         """
-        async with self.holding(what, which, patient=patient) as engine:
+        engine = await self.reach(which, patient=patient)
+        with self.working(what):
             try:
                 yield engine
                 if which == "language":  # a picture asks little of a GPU

@@ -157,7 +157,7 @@ class DeviceLifecycle:
             await self._let_the_cloud_begin()
             if not await self._take_turn(flight):
                 return
-            async with self._turn.working("loading its models"):
+            with self._turn.working("loading its models"):
                 flight.fetching = True
                 models = await self._opener.fetch()
                 flight.fetching = False

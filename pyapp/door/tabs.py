@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Protocol
 
 from pyapp.errors import Busy
@@ -154,8 +154,8 @@ class Turn:
 
     # -- having it ----------------------------------------------------------------------------------------------------
 
-    @asynccontextmanager
-    async def working(self, what: str) -> AsyncIterator[None]:
+    @contextmanager
+    def working(self, what: str) -> Iterator[None]:
         """Around a piece of work on the GPU: the turn is not handed on meanwhile. ``what`` is for those who wait."""
         self._work.append(what)
         self._tell()

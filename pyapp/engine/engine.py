@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -160,13 +160,18 @@ class Engine:
 
     # -- turns --------------------------------------------------------------------------------------------------
 
-    async def _enter(self, name: str) -> None:
+    def _enter(self, name: str) -> Awaitable[None] | None:
         self.check()
-        await self.residency.ensure(name)
+        return None if self.residency.whole(name) else self.residency.ensure(name)
 
-    async def _leave(self, name: str) -> None:
-        if self._activations is not None and not self._closed and not self.lost.is_set():
-            clear(self.device, [self._activations.slice(0, self._activations.size)])
+    def _leave(self, name: str) -> None:
+        runner = dict(self._runners()).get(name)
+        cleared = False
+        if runner is not None:
+            cleared, runner.cleared = runner.cleared, False
+        if self._activations is None or cleared or self._closed or self.lost.is_set():
+            return
+        clear(self.device, [self._activations.slice(0, self._activations.size)])
 
     def check(self) -> None:
         """Raises ``DeviceLost`` when nothing can run any more: also after ``close``, which only the client asks for,
@@ -202,15 +207,19 @@ class Engine:
     def _generation(self, ids: list[int], params: SamplingParams, ends: frozenset[int], step: int = 0) -> Generation:
         return Generation(self._language(), self.leases, self._conversation, ids, params, ends, step)
 
-    async def classify(self, rgb: np.ndarray) -> np.ndarray:
-        """Logits float32 [1000] of a picture uint8 [224, 224, 3]."""
+    def _vision(self) -> VisionRunner:
         self.check()
         if self.vision is None:
             raise NoDevice("No vision model runs on this device.")
+        return self.vision
+
+    async def classify(self, rgb: np.ndarray) -> np.ndarray:
+        """Logits float32 [1000] of a picture uint8 [224, 224, 3]."""
+        runner = self._vision()
         async with self.leases.lease(
             vision_module.NAME, holder="a picture being looked at", timeout=TURN_SECONDS
         ) as lease:
-            return await self.vision.classify(lease, rgb)
+            return await runner.classify(lease, rgb)
 
     # -- looking inside -----------------------------------------------------------------------------------------
 
@@ -246,6 +255,12 @@ class Engine:
         runner.check_room(len(ids) + n - 1)
         generation = self._generation(list(ids), SamplingParams(max_tokens=n), frozenset())
         return [token async for token in generation]
+
+    async def vision_times(self, rgb: np.ndarray, count: int) -> list[float]:
+        """Seconds of a picture that is on the GPU until its logits are here, ``count`` times."""
+        runner = self._vision()
+        async with self.leases.lease(vision_module.NAME, holder="a picture being timed") as lease:
+            return await runner.times(lease, rgb, count)
 
     def memory(self) -> dict[str, Any]:
         """The pool's figures (``Pool.memory``), pipelines counted among the objects; what has moved so far and the last

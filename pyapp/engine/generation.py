@@ -110,6 +110,8 @@ class Generation:
                                 self.finish_reason, done = "stop", True
                                 break
                             yield token
+                    if done:
+                        runner.clear_all()  # behind what is in flight
                 finally:
                     await self._drain(flight)
 

@@ -14,13 +14,12 @@ from ..compiler.passes import Pass, decoder_passes, fuse
 from ..compiler.products import NO_SHAPES, Shapes, token_tile
 from ..errors import ContextFull
 from ..gpu.device import Device
-from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
-from ..gpu.replay import Replay, arrived, clear, read_back
+from ..gpu.replay import Places, Replay, arrived, clear, hasten, read_back
 from ..gpu.residency import Residency, WeightSet
 from ..models.decoder import DecoderConfig, Pieces, build_graph, cache_shapes, config_from_gguf, rope_table
 from ..models.decoder_weights import matrix_formats, recipes_by_block
@@ -162,6 +161,8 @@ class LanguageRunner:
         self._caches: dict[str, Region] = {}
         self.written = 0
         """Positions of the cache that hold something."""
+        self.cleared = False
+        """Whether the last submit has left nothing in the activations. Who ends the lease looks, and takes it back."""
 
     async def bind_memory(self, activations: Region, rope_factors: np.ndarray | None) -> None:
         """Takes the cache's regions and fills the RoPE table."""
@@ -183,6 +184,9 @@ class LanguageRunner:
         """Binds the plans to their fixed homes."""
         self.decode = self._steps(kernels, self.decode_plan)
         self.prefill = self._steps(kernels, self.prefill_plan)
+        self._ids = self._resolve(self.prefill_plan, Binding(0, "ids", "read_write"))
+        rows = [region.slice(0, 256) for name, region in self._caches.items() if name != "rope"]
+        self._rows = Places(self.device, [(buffer, offset) for buffer, offset, _ in rows])
 
     def _steps(self, kernels: Kernels, plan: Plan) -> Steps:
         return steps_for(self.bound(kernels, plan), self.device, self._residency, NAME)
@@ -220,7 +224,7 @@ class LanguageRunner:
 
     def _write(self, place: tuple[Any, int, int], array: np.ndarray) -> None:
         buffer, offset, _ = place
-        self.device.queue.writeBuffer(buffer, offset, heap_view(np.ascontiguousarray(array)))
+        self.device.write(buffer, offset, np.ascontiguousarray(array))
 
     # -- steps --------------------------------------------------------------------------------------------------
 
@@ -240,7 +244,7 @@ class LanguageRunner:
         self, lease: Lease, ids: list[int], start: int, spans: Spans, words: np.ndarray, copy: bool
     ) -> Any:
         lease.check()
-        self._write(self._resolve(self.prefill_plan, Binding(0, "ids", "read_write")), np.array(ids, np.uint32))
+        self._write(self._ids, np.array(ids, np.uint32))
         self._write((self._state, 0, 0), words)
         self.written = max(self.written, start + len(ids))
         tile = self.prefill_plan.tile
@@ -271,6 +275,7 @@ class LanguageRunner:
             spans = self._spans(plan, params.temperature <= 0) if last else ((0, plan.marks["logits"]),)
             words = state_words(params, position=begin, count=len(part), step=step, limit=limit, ends=end_ids)
             promise = await self._run_chunk(lease, part, begin, spans, words, copy=last)
+        hasten(self.device, promise)
         return promise
 
     async def steps(self, lease: Lease, params: SamplingParams, count: int) -> Any:
@@ -361,10 +366,21 @@ class LanguageRunner:
 
     def clear_cache(self) -> None:
         """Zeros over the positions that were written: the conversation has ended."""
-        if self.written and not self.device.lost.is_set() and not self.device.closed:
-            ranges = [region.slice(0, self.filled_bytes) for name, region in self._caches.items() if name != "rope"]
-            clear(self.device, ranges)
+        if self.written and self._there:
+            self._rows.clear(self.filled_bytes)
         self.written = 0
+
+    def clear_all(self) -> None:
+        """Zeros over what was written, in one submit: the conversation has ended, and nothing runs in this lease any
+        more."""
+        if self._there:
+            self._rows.clear(self.filled_bytes, self._activations.slice(0, self._activations.size))
+            self.cleared = True
+        self.written = 0
+
+    @property
+    def _there(self) -> bool:
+        return not self.device.lost.is_set() and not self.device.closed
 
     def clear_activations(self) -> None:
         clear(self.device, [self._activations.slice(0, self._activations.size)])

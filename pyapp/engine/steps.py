@@ -1,6 +1,7 @@
 """Running a plan with all of its weights in place, or with some of them passing through the window.
 
-``run`` of either submits spans of the plan and returns the promise of what is copied out at the end.
+``run`` of either submits spans of the plan and returns the promise of what is copied out at the end. What is to be
+cleared is cleared by the submit that copies.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Steps(Protocol):
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None,
+        staging: Any = None, clear: tuple[Any, int, int] | None = None,
     ) -> Any:  # fmt: skip
         """Submits ``spans`` ([from, to) rows of the plan), ``repeat`` times over; as ``Replay.submit``."""
         ...
@@ -46,9 +47,9 @@ class EmulatedSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None,
+        staging: Any = None, clear: tuple[Any, int, int] | None = None,
     ) -> Any:  # fmt: skip
-        return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging)
+        return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, clear=clear)
 
 
 class ResidentSteps:
@@ -68,28 +69,33 @@ class ResidentSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None,
+        staging: Any = None, clear: tuple[Any, int, int] | None = None,
     ) -> Any:  # fmt: skip
         work = repeat * self._bounds.work(spans, tiles)
         most = self._bounds.most(self.replay.pace)
         if work <= most:
             telling = self._bounds.telling(work, most)
-            promise = self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=telling)
+            promise = self.replay.submit(
+                spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=telling, clear=clear
+            )
             if staging is None:
                 await self._submitted()
             return promise
         for _ in range(repeat - 1):
-            await self._cut(spans, tiles, None, None)
-        return await self._cut(spans, tiles, copy, staging)
+            await self._cut(spans, tiles, None, None, None)
+        return await self._cut(spans, tiles, copy, staging, clear)
 
-    async def _cut(self, spans: Spans, tiles: int, copy: tuple[Any, int, int] | None, staging: Any) -> Any:
+    async def _cut(
+        self, spans: Spans, tiles: int, copy: tuple[Any, int, int] | None, staging: Any,
+        clear: tuple[Any, int, int] | None,
+    ) -> Any:  # fmt: skip
         rest = spans
         while True:
             most = self._bounds.most(self.replay.pace)
             part, rest = self._bounds.cut(rest, tiles, most)
             work = self._bounds.telling(self._bounds.work(part, tiles), most)
             if not rest and staging is not None:
-                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging, work=work)
+                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging, work=work, clear=clear)
             self.replay.submit(part, tiles=tiles, work=work)
             await self._submitted()
             if not rest:
@@ -121,7 +127,7 @@ class StreamedSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None,
+        staging: Any = None, clear: tuple[Any, int, int] | None = None,
     ) -> Any:  # fmt: skip
         assert repeat == 1, "the window holds what one step needs"
         if spans not in self._groups:
@@ -134,7 +140,7 @@ class StreamedSteps:
                     await self._device.settled(flying.popleft())
                 await self._residency.bring(self._model, block)
             if number == len(groups) - 1:
-                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging)
+                return self.replay.submit(part, tiles=tiles, copy=copy, staging=staging, clear=clear)
             self.replay.submit(part, tiles=tiles)
             flying.append(self._device.submitted())
         return None

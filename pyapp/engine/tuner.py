@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 
 TRIED = (
     VectorShape(32, 2, 128), VectorShape(16, 2, 128), VectorShape(32, 1, 256), VectorShape(8, 2, 64),
-    VectorShape(32, 2, 256), VectorShape(4, 4, 128), VectorShape(16, 1, 256), VectorShape(8, 4, 128),
+    VectorShape(32, 2, 256), VectorShape(4, 4, 128), VectorShape(16, 1, 256),
 )  # fmt: skip
 """Beside the usual one, those with as many lanes as the smallest subgroup, down to an eighth of it."""
 MOST_SECONDS = 0.3

@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from ..errors import DeviceLost, NoDevice, OutOfMemory
 from .ffi import js_object
@@ -41,12 +45,16 @@ class Device:
         self.finished = 0
         """How many waits for the GPU have come to their end: stands still while it hangs."""
         self._waits: set[asyncio.Future[Any]] = set()
+        self._promised: dict[int, asyncio.Future[Any]] = {}
+        """What JavaScript is to tell, by the number that it tells it with."""
+        self._promises = 0
         self.errors: list[str] = []
         """Messages of errors that no scope caught (the first few): empty in a sound run, and the tests say so."""
         self._watch = asyncio.ensure_future(self._watch_loss())
         from pyodide.ffi import create_proxy
 
         self._on_error = create_proxy(self._note_error)
+        self._on_told = create_proxy(self._told)
         handle.addEventListener("uncapturederror", self._on_error)
 
     @classmethod
@@ -82,6 +90,19 @@ class Device:
     def _note_error(self, event: Any) -> None:
         if len(self.errors) < MOST_ERRORS:
             self.errors.append(one_line(event.error.message))
+
+    @cached_property
+    def _js(self) -> SimpleNamespace:
+        """Functions of ``replay.mjs``, looked up once: that makes an object each time."""
+        import pyodide_js
+        import tandem_replay
+
+        return SimpleNamespace(tell=tandem_replay.tell, write=tandem_replay.write, module=pyodide_js._module)
+
+    def write(self, buffer: Any, offset: int, array: np.ndarray) -> None:
+        """Writes a contiguous array's bytes to a buffer, in queue order."""
+        address, nbytes = array.__array_interface__["data"][0], array.nbytes
+        self._js.write(self.queue, buffer, offset, self._js.module, address, nbytes)
 
     def check(self) -> None:
         """Raises ``DeviceLost`` once the device is gone, or has left out a call that it took for wrong: both are silent
@@ -120,19 +141,38 @@ class Device:
         """``promise`` as a future that is done: cancelled where the device was closed first, as a GPU that hangs keeps
         no promise. A task that is cancelled still waits for it.
         """
-        future = asyncio.ensure_future(promise)
+        future = promise if asyncio.isfuture(promise) else self._future(promise)
         if self.closed:
             future.cancel()
         self._waits.add(future)
         try:
-            await asyncio.wait([future])  # which, unlike awaiting it, leaves it alone when this task is cancelled
+            await _done(future)
         except asyncio.CancelledError:
-            await asyncio.wait([future])
+            await _done(future)
             raise
         finally:
             self._waits.discard(future)
         self.finished += 1
         return future
+
+    def _future(self, promise: Any) -> asyncio.Future[Any]:
+        """A future of what a JavaScript promise brings."""
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if not self.closed:  # else there is nothing to tell by any more
+            self._promises += 1
+            self._promised[self._promises] = future
+            self._js.tell(promise, self._on_told, self._promises)
+        return future
+
+    def _told(self, number: int, value: Any, error: str) -> None:
+        future = self._promised.pop(number)
+        if future.done():  # the device was closed meanwhile
+            if not self._promised:
+                asyncio.get_running_loop().call_soon(self._on_told.destroy)
+        elif error:
+            future.set_exception(RuntimeError(error))
+        else:
+            future.set_result(value)
 
     def submitted(self) -> Any:
         """A promise that is kept when the GPU has done all that was submitted so far, and also when it is lost."""
@@ -151,3 +191,22 @@ class Device:
             self.handle.destroy()
             for future in self._waits:
                 future.cancel()
+            if not self._promised:
+                self._on_told.destroy()
+
+
+async def _done(future: asyncio.Future[Any]) -> None:
+    """Returns when ``future`` is done. Unlike awaiting it, that leaves it alone when this task is cancelled."""
+    if future.done():
+        return
+    waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def wake(_: object) -> None:
+        if not waiter.done():
+            waiter.set_result(None)
+
+    future.add_done_callback(wake)
+    try:
+        await waiter
+    finally:
+        future.remove_done_callback(wake)

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 from ..errors import BadArgument, LeaseTimeout, StaleLease
 
-Hook = Callable[[str], Awaitable[None]]
+Hook = Callable[[str], Awaitable[None] | None]
+"""Returns None where it is done at once, else what is to be waited for."""
 
 
 @dataclass
@@ -60,18 +61,32 @@ class LeaseCoordinator:
         lease = Lease(model, self._epoch, holder or model)
         self.current, self._holder_task = lease, asyncio.current_task()
         try:
-            await self._enter(model)
+            entering = self._enter(model)
+            if entering is not None:
+                await entering
             yield lease
         finally:
             lease.active = False
             self._holder_task = None
-            # A task of its own, which ends the lease itself: whoever is cancelled here stops waiting for it, and the
-            # next lease still starts after it.
-            leaving = asyncio.ensure_future(self._leave(model))
-            leaving.add_done_callback(self._left)
-            await asyncio.shield(leaving)
+            left = self._leave_at_once(model)
+            if left is not None:
+                # A task of its own, which ends the lease itself: whoever is cancelled here stops waiting for it, and
+                # the next lease still starts after it.
+                leaving = asyncio.ensure_future(left)
+                leaving.add_done_callback(self._left)
+                await asyncio.shield(leaving)
 
-    def _left(self, _: asyncio.Future[None]) -> None:
+    def _leave_at_once(self, model: str) -> Awaitable[None] | None:
+        """Ends the lease; returns what remains to be waited for before it has ended."""
+        left = None
+        try:
+            left = self._leave(model)
+        finally:
+            if left is None:
+                self._left()
+        return left
+
+    def _left(self, _: object = None) -> None:
         self.current = None
         self._pass_on()
 

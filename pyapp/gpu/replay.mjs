@@ -75,12 +75,16 @@ async function take(staging, size) {
  * Submits spans of the plan, `repeat` times over in one pass, then a copy of [source, offset, size] to `staging`.
  * @param {Int32Array} spans  pairs of [from, to) rows
  * @param {number} work  units of work in all of it, to be measured; 0: not to be
+ * @param {GPUBuffer} [cleared]  over whose bytes [from, from + length) zeros are written at the end
  * @returns {Promise<Uint8Array> | undefined}  the copied bytes, once the GPU is done; nothing without a staging buffer
  */
-export function submit(recorded, spans, tiles, repeat, source, offset, size, staging, work) {
+export function submit(
+  recorded, spans, tiles, repeat, source, offset, size, staging, work, cleared = null, from = 0, length = 0,
+) {
   const encoder = recorded.device.createCommandEncoder();
   encode(encoder.beginComputePass(), recorded, spans, tiles, repeat);
   if (staging) encoder.copyBufferToBuffer(source, offset, staging, 0, size);
+  if (cleared) encoder.clearBuffer(cleared, from, length);
   recorded.device.queue.submit([encoder.finish()]);
   const copied = staging ? quiet(take(staging, size)) : undefined;
   if (work) measure(recorded, work, copied ?? recorded.device.queue.onSubmittedWorkDone());
@@ -110,9 +114,77 @@ export function readBack(device, source, offset, size, staging) {
   return quiet(take(staging, size));
 }
 
+/** Writes `nbytes` of Python's heap, which `module` has, from `address` on. */
+export function write(queue, buffer, offset, module, address, nbytes) {
+  queue.writeBuffer(buffer, offset, module.HEAPU8.subarray(address, address + nbytes));
+}
+
 /** Writes zeros over ranges: triples of buffer index, offset, size. */
 export function clear(device, buffers, ranges) {
   const encoder = device.createCommandEncoder();
   for (let i = 0; i < ranges.length; i += 3) encoder.clearBuffer(buffers[ranges[i]], ranges[i + 1], ranges[i + 2]);
   device.queue.submit([encoder.finish()]);
+}
+
+/** Places for `clearEach`: `offsets[i]` of `buffers[i]`. */
+export function places(device, buffers, offsets) {
+  return { device, buffers: [...buffers], offsets: [...offsets] };
+}
+
+/** Writes zeros over `nbytes` from each place on, and over the range [from, from + length) of `also` if there is one. */
+export function clearEach({ device, buffers, offsets }, nbytes, also = null, from = 0, length = 0) {
+  const encoder = device.createCommandEncoder();
+  buffers.forEach((buffer, index) => encoder.clearBuffer(buffer, offsets[index], nbytes));
+  if (also) encoder.clearBuffer(also, from, length);
+  device.queue.submit([encoder.finish()]);
+}
+
+/**
+ * Calls `hear(number, value, "")` once `promise` is kept and `hear(number, null, what it said)` once it is broken.
+ * Python that awaits the promise itself makes four objects and a task of it, which takes longer than many a kernel.
+ */
+export function tell(promise, hear, number) {
+  promise.then((value) => hear(number, value, ""), (error) => hear(number, null, String(error)));
+}
+
+const HASTE_MS = 8; // what takes longer does not mind a millisecond
+const HASTE_GRAIN_MS = 0.1;
+
+const turns = [];
+let port = null;
+
+/** Calls `act` in a turn of its own of the event loop, without the milliseconds that a timer waits at least. */
+function inTurn(act) {
+  if (!port) {
+    const { port1, port2 } = new MessageChannel();
+    port1.onmessage = () => turns.shift()();
+    port = port2;
+  }
+  turns.push(act);
+  port.postMessage(null);
+}
+
+/**
+ * Has the end of a short submit noticed when it comes. Chromium's GPU process looks whether work is done when commands
+ * come, and otherwise 2 ms after the last one and then once a millisecond; so here are commands that do nothing, until
+ * `promise` is kept or so much time has passed that waiting for the next look makes no difference.
+ */
+export function hasten(device, promise) {
+  let waiting = true;
+  const over = () => {
+    waiting = false;
+  };
+  promise.then(over, over);
+  let last = performance.now();
+  const ends = last + HASTE_MS;
+  const look = () => {
+    const now = performance.now();
+    if (!waiting || now >= ends) return;
+    if (now - last >= HASTE_GRAIN_MS) {
+      device.queue.submit([]);
+      last = now;
+    }
+    inTurn(look);
+  };
+  inTurn(look);
 }

@@ -23,7 +23,8 @@ class Replay:
     def __init__(self, device: Device, kernels: Kernels, plan: Plan, resolve: Resolve) -> None:
         import tandem_replay
 
-        self._js = tandem_replay
+        self._submit = tandem_replay.submit  # looking it up makes an object each time
+        self._timed = tandem_replay.timed
         self.device = device
         self.plan = plan
         pipelines: list[Any] = []
@@ -54,22 +55,26 @@ class Replay:
     def submit(
         self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,
         copy: tuple[Any, int, int] | None = None, staging: Any = None, work: float = 0.0,
+        clear: tuple[Any, int, int] | None = None,
     ) -> Any:  # fmt: skip
         """Submits ``spans`` of the plan ([from, to) rows), ``repeat`` times over, then a copy of ``copy`` (buffer,
-        offset, bytes) to ``staging``. Returns a JavaScript promise of those bytes, or None without a copy.
+        offset, bytes) to ``staging``, then zeros over ``clear`` (buffer, offset, bytes). Returns a JavaScript promise
+        of the copied bytes, or None without a copy.
 
         ``work``: how much that is, in units of the caller's; above 0 it is measured (``pace``).
         """
         buffer, offset, size = copy or (None, 0, 0)
         edges = self._edges(spans)
-        return self._js.submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work)
+        if clear is None:
+            return self._submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work)
+        return self._submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work, *clear)
 
     async def timed(
         self, spans: tuple[tuple[int, int], ...], timestamps: Timestamps, *, tiles: int = 1, repeat: int = 1
     ) -> float | None:
         """Submits ``spans`` as ``submit`` does and waits for their end; the seconds that the GPU took by its own clock,
         None where that makes no sense. Raises ``DeviceLost``, ``OutOfMemory``."""
-        promise = self._js.timed(
+        promise = self._timed(
             self._recorded, self._edges(spans), tiles, repeat,
             timestamps.queries, timestamps.resolved, timestamps.staging,
         )  # fmt: skip
@@ -105,6 +110,15 @@ async def arrived(device: Device, promise: Any, doing: str) -> bytes:
     return bytes(data.to_bytes())
 
 
+def hasten(device: Device, promise: Any) -> None:
+    """Has the end of a submit of a few milliseconds heard of when it comes: of one that somebody waits for, with no
+    other behind it. ``promise`` is what it returned."""
+    import tandem_replay
+
+    if not device.limits.software:  # which has no time to spare for being asked
+        tandem_replay.hasten(device.handle, promise)
+
+
 def read_back(device: Device, place: tuple[Any, int, int], staging: Any) -> Any:
     """Copies (buffer, offset, bytes) out, in queue order; returns the promise of them, for ``arrived``."""
     import tandem_replay
@@ -119,3 +133,18 @@ def clear(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
     buffers = [buffer for buffer, _, _ in ranges]
     edges = [edge for index, (_, offset, size) in enumerate(ranges) for edge in (index, offset, size)]
     tandem_replay.clear(device.handle, js_list(buffers), js_list(edges))
+
+
+class Places:
+    """Places (buffer, offset) whose first bytes are cleared together, as many from each."""
+
+    def __init__(self, device: Device, places: list[tuple[Any, int]]) -> None:
+        import tandem_replay
+
+        buffers, offsets = js_list([buffer for buffer, _ in places]), js_list([offset for _, offset in places])
+        self._places = tandem_replay.places(device.handle, buffers, offsets)
+        self._clear = tandem_replay.clearEach
+
+    def clear(self, nbytes: int, also: tuple[Any, int, int] | None = None) -> None:
+        """Writes zeros over ``nbytes`` from each place on, and over ``also`` (buffer, offset, bytes), in one submit."""
+        self._clear(self._places, nbytes, *(also or ()))

@@ -126,7 +126,7 @@ class Residency:
 
         A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
-        if name in self._whole:
+        if self.whole(name):
             return
         weights = self.sets[name]
         pinned = weights.pinned
@@ -138,6 +138,10 @@ class Residency:
             if progress:
                 progress(done, total)
         self._whole.add(name)
+
+    def whole(self, name: str) -> bool:
+        """Whether a model's pinned blocks are known to be there."""
+        return name in self._whole
 
     async def bring(self, name: str, block: int) -> None:
         """Makes one block resident: in queue order, so what was submitted before still sees what lay there."""

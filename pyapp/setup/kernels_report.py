@@ -146,7 +146,8 @@ TUNED: tuple[Column, ...] = (
     _number("difference", "largest difference of a logit"), _number("largest", "largest logit"),
 )  # fmt: skip
 ATTENTION: tuple[Column, ...] = (
-    _word("model"), _word("context"), _word("splits"), _word("least"), _word("workgroup"), _word("chunk"), _number("us"),
+    _word("model"), _word("context"), _word("splits"), _word("least"), _word("workgroup"), _word("chunk"),
+    _number("us"),
     _number("step_us", "step us"), _CLOCK, _PRESENT,
 )  # fmt: skip
 TILES: tuple[Column, ...] = (

@@ -232,12 +232,13 @@ async def test_device_writes_looks_and_shows_its_inside(plain: Open) -> None:
         const greedy = await client.inspect.detokenize(await client.inspect.greedy(ids, 4));
         const logits = await client.inspect.logits(ids);
         const vision = await client.inspect.vision(new Uint8Array(224 * 224 * 3));
+        const times = await client.inspect.visionTimes(new Uint8Array(224 * 224 * 3), 2);
         const found = await client.describe(await picture());
         const status = client.status;
         const short = await failure(() => client.inspect.vision(new Uint8Array(5)));
         const full = await failure(() => collect(client.generate({ prompt: "word ".repeat(9000) })));
         await client.close();
-        return { events, ids, greedy, status, found, short, full,
+        return { events, ids, greedy, status, found, short, full, times,
           arrays: [logits, vision].map((each) => [each.constructor.name, each.length]) };
         """,
     )
@@ -246,6 +247,8 @@ async def test_device_writes_looks_and_shows_its_inside(plain: Open) -> None:
     usage = {"promptTokens": len(result["ids"]), "completionTokens": 4, "deviceTokens": 4, "cloudTokens": 0}
     assert events[-2:] == [{"type": "usage", **usage}, {"type": "done", "reason": "length", "source": "device"}]
     assert result["arrays"] == [["Float32Array", 49152], ["Float32Array", 1000]]
+    assert len(result["times"]) == 2
+    assert min(result["times"]) > 0
     assert result["found"]["source"] == "device"
     status = result["status"]
     assert (status["source"], status["software"]) == ("device", True)

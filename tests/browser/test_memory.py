@@ -137,14 +137,24 @@ async def test_a_token_is_one_submit_of_the_plan(ready: Door, sampling: str) -> 
     assert spent[0]["strangeDispatches"] == 0  # every one by the loop in replay.mjs: no Python between two dispatches
 
 
+async def test_a_first_token_is_two_submits(ready: Door) -> None:
+    """The prompt, and all that it leaves cleared behind it; ids and step state are written before."""
+    before = await ledger(ready.page)
+    await ready.inspect("greedy", PROMPT, 1)
+    spent = increase(before, await ledger(ready.page))
+    assert {name: spent[name] for name in ("submits", "writes", "readBacks", "waits")} == {
+        "submits": 2, "writes": 2, "readBacks": 1, "waits": 0
+    }  # fmt: skip
+
+
 async def test_a_picture_is_one_submit_of_the_plan(ready: Door) -> None:
     plan = await ready.inspect("plan", "vision")
     before = await ledger(ready.page)
     await ready.describe(COFFEE)
     dispatches = sum(row["dispatches"] for row in plan["rows"])
-    # Two submits: the picture, and the workspace cleared behind it.
+    # The workspace is cleared by the same submit, behind the copy of the logits.
     assert increase(before, await ledger(ready.page)) == {
-        "submits": 2, "dispatches": dispatches, "strangeDispatches": 0, "writes": 1, "readBacks": 1, "waits": 0
+        "submits": 1, "dispatches": dispatches, "strangeDispatches": 0, "writes": 1, "readBacks": 1, "waits": 0
     }  # fmt: skip
 
 

@@ -113,6 +113,9 @@ class FakeEngine:
             raise self.vision_error
         return np.linspace(0, 9, 10, dtype=np.float32)
 
+    async def vision_times(self, pixels: Any, count: int) -> list[float]:
+        return [0.002] * count
+
     async def logits(self, ids: list[int]) -> Any:
         return np.arange(256, dtype=np.float32)
 

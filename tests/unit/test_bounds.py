@@ -94,8 +94,10 @@ class Gpu:
         self.steps = ResidentSteps(self, self)  # type: ignore[arg-type]
 
     def submit(
-        self, spans: Spans, *, tiles: int, work: float, repeat: int = 1, copy: Any = None, staging: Any = None
-    ) -> Any:
+        self, spans: Spans, *, tiles: int, work: float, repeat: int = 1, copy: Any = None, staging: Any = None,
+        clear: Any = None,
+    ) -> Any:  # fmt: skip
+        assert (clear is None) == (copy is None)  # what is copied is cleared behind it, and nothing before
         self.parts += [(spans, work, copy)] * repeat
         self.flying += staging is None  # with a copy it is for whoever asked for it to wait
         self.most_flying = max(self.most_flying, self.flying)
@@ -117,7 +119,7 @@ class Gpu:
         self.most_flying = self.flying = self.waits = 0
         whole = ((0, len(self.plan.dispatches)),)
         copy: Any = "copied"
-        assert await self.steps.run(whole, repeat=repeat, copy=copy, staging="staging") == "copied"
+        assert await self.steps.run(whole, repeat=repeat, copy=copy, staging="staging", clear=copy) == "copied"
         return [rows_of(spans) for spans, _, _ in self.parts]
 
 

@@ -587,6 +587,7 @@ async def test_inspect_reaches_the_engine() -> None:
     assert (await client.inspect.nll([1, 2, 3])).shape == (2,)
     assert await client.inspect.greedy([1], 3) == [0, 1, 2]
     assert (await client.inspect.vision(bytes(224 * 224 * 3))).shape == (10,)
+    assert await client.inspect.vision_times(bytes(224 * 224 * 3), 2) == [2.0, 2.0]
     assert (await client.inspect.plan("language"))["dispatchesPerLayer"] == 5
     assert (await client.inspect.memory())["asked"] == 1
 

@@ -56,7 +56,7 @@ async def test_work_that_begins_while_the_turn_is_offered_keeps_it(seconds: floa
     site.tabs.answer_seconds = seconds
     offering = asyncio.ensure_future(site.turn.offer())
     await asyncio.sleep(seconds / 2)
-    async with site.turn.working("writing a text"):
+    with site.turn.working("writing a text"):
         await offering
         assert site.turn.held
         assert site.tabs.holder is site.tabs.members[0]
@@ -73,7 +73,7 @@ async def test_work_that_begins_at_any_moment_of_an_offer_has_the_turn_or_knows_
     for _ in range(pauses):
         await asyncio.sleep(0)
     if site.turn.held:
-        async with site.turn.working("writing a text"):
+        with site.turn.working("writing a text"):
             await offering
             assert site.turn.held
             assert site.tabs.holder is site.tabs.members[0]
@@ -164,7 +164,7 @@ async def test_engine_is_not_closed_under_a_text_by_the_offer_of_another_call(mo
     site.answer_seconds = 0.02
     offering = asyncio.ensure_future(first._device._turn.offer())
     await asyncio.sleep(0.01)
-    async with first._device._turn.working("writing a text"):
+    with first._device._turn.working("writing a text"):
         await asyncio.sleep(0.05)
         assert not a.engine.closed
     await offering

@@ -16,9 +16,19 @@ from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.replay import arrived
 
 
+class Proxy:
+    def __init__(self, function: Any) -> None:
+        self.function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self.function(*args)
+
+    def destroy(self) -> None: ...
+
+
 @pytest_asyncio.fixture
 async def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    proxies = SimpleNamespace(create_proxy=lambda function: SimpleNamespace(destroy=lambda: None))
+    proxies = SimpleNamespace(create_proxy=Proxy)
     monkeypatch.setitem(sys.modules, "pyodide", SimpleNamespace(ffi=proxies))
     monkeypatch.setitem(sys.modules, "pyodide.ffi", proxies)
     handle = SimpleNamespace(
@@ -63,3 +73,48 @@ async def test_after_close_nothing_is_waited_for(device: Device) -> None:
     async with asyncio.timeout(1):
         with pytest.raises(DeviceLost, match="was closed"):
             await arrived(device, promise(), "testing")
+
+
+class Replay:
+    """What ``replay.mjs`` has of waiting: the test tells."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.hear: Any = None
+        self.numbers: list[int] = []
+        monkeypatch.setitem(sys.modules, "tandem_replay", SimpleNamespace(tell=self.tell, write=None))
+        monkeypatch.setitem(sys.modules, "pyodide_js", SimpleNamespace(_module=None))
+
+    def tell(self, promise: object, hear: Any, number: int) -> None:
+        self.hear = hear
+        self.numbers.append(number)
+
+
+async def test_promises_of_javascript_are_told_apart(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    replay = Replay(monkeypatch)
+    waiting = [asyncio.ensure_future(arrived(device, object(), "testing")) for _ in range(3)]
+    await asyncio.sleep(0)
+    one, two, three = replay.numbers
+    replay.hear(two, SimpleNamespace(to_bytes=lambda: b"two"), "")
+    replay.hear(three, None, "Error: AbortError: gone")
+    replay.hear(one, SimpleNamespace(to_bytes=lambda: b"one"), "")
+    assert await waiting[0] == b"one"
+    assert await waiting[1] == b"two"
+    with pytest.raises(DeviceLost, match=r"while testing \(Error: AbortError: gone\)"):
+        await waiting[2]
+
+
+async def test_what_is_told_after_close_harms_nothing(device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """JavaScript may call until it has told everything, and what it calls by is freed then."""
+    replay = Replay(monkeypatch)
+    waiting = [asyncio.ensure_future(arrived(device, object(), "testing")) for _ in range(2)]
+    await asyncio.sleep(0)
+    freed: list[bool] = []
+    replay.hear.destroy = lambda: freed.append(True)
+    device.close()
+    for number, each in zip(replay.numbers, waiting, strict=True):
+        with pytest.raises(DeviceLost):
+            await each
+        assert not freed
+        replay.hear(number, None, "Error: AbortError: destroyed")
+    await asyncio.sleep(0)
+    assert freed == [True]

@@ -30,9 +30,13 @@ class Runner:
     device = SimpleNamespace(limits=SimpleNamespace(software=True))  # one step a submit
     decode = SimpleNamespace(in_flight=None)
 
+    leases: LeaseCoordinator
+
     def __init__(self) -> None:
         self.step_now = 0
         self.cleared = 0
+        self.ended = 0
+        """How often a text has cleared everything at its end, in its lease."""
         self.turns: list[int] = []
 
     def check_room(self, tokens: int) -> None: ...
@@ -57,12 +61,18 @@ class Runner:
     def clear_cache(self) -> None:
         self.cleared += 1
 
+    def clear_all(self) -> None:
+        assert self.leases.current is not None
+        assert self.step_now == self.limit, "no step may be submitted behind it"
+        self.ended += 1
+
 
 async def nothing(model: str) -> None: ...
 
 
 def text(runner: Runner, leases: LeaseCoordinator, lock: asyncio.Lock, n: int, step: int = 0) -> Generation:
     given: Any = runner
+    runner.leases = leases
     return Generation(given, leases, lock, [7] * 5, SamplingParams(max_tokens=n), frozenset(), step)
 
 
@@ -83,7 +93,7 @@ async def test_two_that_ask_for_ever_do_not_starve_a_text() -> None:
     for each in looking:
         each.cancel()
     await asyncio.gather(*looking, return_exceptions=True)
-    assert runner.cleared == 1
+    assert (runner.ended, runner.cleared) == (1, 1)
 
 
 @pytest.mark.parametrize("step", [0, 3])
@@ -111,7 +121,7 @@ async def test_leaving_early_gives_the_turn_and_the_conversation_back() -> None:
     await writing.aclose()
     assert not lock.locked()
     assert leases.current is None
-    assert runner.cleared == 1
+    assert (runner.ended, runner.cleared) == (0, 1)
 
 
 async def test_no_number_is_no_token() -> None:
@@ -134,4 +144,4 @@ async def test_no_number_is_no_token() -> None:
     assert caught.value.details["kind"] == "wrong_result"
     assert not lock.locked()
     assert leases.current is None
-    assert runner.cleared == 1
+    assert (runner.ended, runner.cleared) == (0, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 from tests.unit.node_runner import run_node
@@ -135,3 +136,77 @@ def test_a_timed_submit_runs_what_the_other_does_between_two_timestamps_that_it_
     assert timed[1:-3] == run
     assert timed[-3:-1] == [["resolve", "queries", 0, 2, "resolved", 0], ["copy", "resolved", 0, "to", 0, 16]]
     assert (timed[-1][0], submitted[0], size) == ("submit", "submit", 16)
+
+
+def test_what_a_promise_brings_is_told_by_its_number() -> None:
+    assert node("""
+      const { tell } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+      const told = [];
+      tell(Promise.resolve("bytes"), (...all) => told.push(all), 7);
+      tell(Promise.reject(new Error("gone")), (...all) => told.push(all), 8);
+      for (let i = 0; i < 9; i++) await null;
+      return told;
+    """) == [[7, "bytes", ""], [8, None, "Error: gone"]]
+
+
+HASTEN = """
+  const { hasten } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+  const turn = () => new Promise((resolve) => setImmediate(resolve));
+  const submits = [];
+  device.queue.submit = (buffers) => submits.push([clock, buffers.length]);
+"""
+
+
+def test_a_short_submit_is_looked_after_until_its_end() -> None:
+    """By commands that do nothing, a tenth of a millisecond apart at least."""
+    submits = node(
+        HASTEN
+        + """
+      let keep;
+      hasten(device, new Promise((resolve) => { keep = resolve; }));
+      for (let i = 0; i < 20; i++) { clock += 0.05; await turn(); await turn(); }
+      keep();
+      await null;
+      const seen = submits.length;
+      for (let i = 0; i < 20; i++) { clock += 0.05; await turn(); }
+      return [seen, ...submits];
+    """
+    )
+    seen, *looks = submits
+    assert 5 <= seen == len(looks) <= 10
+    assert all(empty == 0 for _, empty in looks)
+    assert all(after - before >= 0.1 - 1e-9 for (before, _), (after, _) in pairwise(looks))
+
+
+def test_a_long_submit_is_left_alone_after_a_while() -> None:
+    assert (
+        node(
+            HASTEN
+            + """
+      hasten(device, new Promise(() => {}));
+      await turn();
+      clock = 8;
+      for (let i = 0; i < 20; i++) await turn();
+      return submits;
+    """
+        )
+        == []
+    )
+
+
+def test_zeros_go_behind_the_copy_and_over_each_place() -> None:
+    assert node("""
+      const log = [];
+      encoder.copyBufferToBuffer = (from) => log.push(["copy", from]);
+      encoder.clearBuffer = (...range) => log.push(["clear", ...range]);
+      const { clearEach, places } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+      submit(plan(), Int32Array.from([0, 1]), 1, 1, "results", 0, 4, staging, 0, "slab", 256, 512);
+      const rows = places(device, ["a", "b"], [0, 1024]);
+      clearEach(rows, 64);
+      clearEach(rows, 128, "slab", 256, 512);
+      return log;
+    """) == [
+        ["copy", "results"], ["clear", "slab", 256, 512],
+        ["clear", "a", 0, 64], ["clear", "b", 1024, 64],
+        ["clear", "a", 0, 128], ["clear", "b", 1024, 128], ["clear", "slab", 256, 512],
+    ]  # fmt: skip

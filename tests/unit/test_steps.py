@@ -57,7 +57,8 @@ class World:
             raise OSError("the disk is gone")
         self.log.append(("block", block, sum(not future.done() for future in self.pending)))
 
-    def submit(self, spans: Any, *, tiles: int, copy: Any = None, staging: Any = None) -> Any:
+    def submit(self, spans: Any, *, tiles: int, copy: Any = None, staging: Any = None, clear: Any = None) -> Any:
+        assert clear == copy  # what is copied is cleared behind it, and nothing before
         self.log.append(("submit", spans))
         return copy
 
@@ -71,7 +72,7 @@ class World:
 
 async def test_each_block_is_brought_before_what_reads_it_and_two_submits_wait_at_most() -> None:
     world = World([None, 4, 5, 6, 7])
-    run = asyncio.ensure_future(world.steps.run(((0, 5),), copy="copied"))  # type: ignore[arg-type]
+    run = asyncio.ensure_future(world.steps.run(((0, 5),), copy="copied", clear="copied"))  # type: ignore[arg-type]
     for done in range(3):
         for _ in range(20):
             await asyncio.sleep(0)
