@@ -37,8 +37,9 @@ from pyapp.engine.assets import shader_text
 from pyapp.text.pretokenizers import PATTERNS
 for pattern in PATTERNS.values():
     regex.compile(pattern)
+from pyapp.gpu.preprocess import parsed
 for shader in importlib.resources.files("pyapp").joinpath("shaders").iterdir():
-    shader_text(shader.name)
+    parsed(shader_text(shader.name))
 gc.collect()
 gc.freeze()
 `;
