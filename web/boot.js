@@ -101,13 +101,13 @@ async function startFromSnapshot({ images, compiled, layout }, scripts, count) {
 
 /** Python started anew, where the snapshot does not hold: it is an experiment. */
 async function startAnew({ images }, scripts, count) {
-  const modules = Promise.all([bytes(images.libraries, count), bytes(images.tandem, count)]);
-  modules.catch(() => {});
   const { loadPyodide } = await scripts.loader;
+  const modules = Promise.all([bytes(images.libraries, count), bytes(images.tandem, count)]);
+  modules.catch(() => {}); // awaited below
   const runtime = await timed("Python started", ["scripts", "wasm fetched"], () => loadPyodide(options));
-  const unpacked = await modules;
+  const files = await modules;
   await timed("modules unpacked", ["Python started", "modules fetched"], () =>
-    unpacked.forEach((image) => unpack(runtime, image)),
+    files.forEach((image) => unpack(runtime, image)),
   );
   return runtime;
 }
