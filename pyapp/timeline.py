@@ -29,11 +29,15 @@ class Stage(NamedTuple):
 
 
 _stages: deque[Stage] = deque(maxlen=MOST_KEPT)
-_offset = (time.time() - time.perf_counter()) * 1000
+_offset: float | None = None
+"""Found at the first look: this module may come out of a snapshot of Python's memory, made on another machine."""
 
 
 def now() -> float:
     """Ms since 1970, by a clock that never goes back."""
+    global _offset
+    if _offset is None:
+        _offset = (time.time() - time.perf_counter()) * 1000
     return time.perf_counter() * 1000 + _offset
 
 

@@ -29,7 +29,7 @@ from pyapp import timeline
 from pyapp.client import Client
 from pyapp.door import ready_queue
 from pyapp.door.options import OPTION_NAMES, PROMPT_NAMES, SAMPLING_NAMES, camel, known, snake
-from pyapp.door.services import Services
+from pyapp.door.services import Services, browser_services
 from pyapp.errors import BadArgument, Closed, TandemError
 
 log = logging.getLogger(__name__)
@@ -39,13 +39,16 @@ PROGRESS_SECONDS = 0.05
 """Progress within one stage is told at most this often: a page need not redraw for every chunk."""
 
 
-def start(post: Post, stages: str = "[]", now_ms: float | None = None) -> Callable[..., None]:
+def start(
+    post: Post, stages: str = "[]", now_ms: float | None = None, ahead: Callable[[str], Any] | None = None
+) -> Callable[..., None]:
     """Serves a client: ``post(line[, typed array])`` sends; the result is to be called with each message that comes.
-    ``stages``, JSON, are those of the start so far, by a clock that stands at ``now_ms`` (``pyapp.timeline``)."""
+    ``stages``, JSON, are those of the start so far, by a clock that stands at ``now_ms`` (``pyapp.timeline``);
+    ``ahead``: as ``browser_services`` takes it."""
     if now_ms is not None:
         timeline.take_over(json.loads(stages), now_ms)
     ready_queue.install()
-    return Door(post, attach=_to_js, services=None).receive
+    return Door(post, attach=_to_js, services=browser_services(ahead)).receive
 
 
 class Door:

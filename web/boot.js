@@ -1,7 +1,8 @@
 // Starts Python in a module worker: Pyodide from this site, our helpers in JavaScript, our wheel.
 // Works under `script-src 'self' 'wasm-unsafe-eval'`: no eval, nothing from another host.
 
-import { ended, fetched, now, timed } from "./timeline.js";
+import { creating, unpacked } from "./compiled-libraries.js";
+import { fetched, timed } from "./timeline.js";
 
 export const here = new URL("./", import.meta.url).href;
 
@@ -24,7 +25,7 @@ function counter(tell) {
 function countRuntime(count) {
   const seen = new PerformanceObserver((list) => {
     for (const { name, decodedBodySize } of list.getEntries()) {
-      if (/\/pyodide\/[^/]+\.(wasm|zip|json)$/.test(name)) count(decodedBodySize);
+      if (/\/(pyodide\/[^/]+\.(wasm|zip|json)|wheels\/[^/]+\.wasm)$/.test(name)) count(decodedBodySize);
     }
   });
   seen.observe({ type: "resource" });
@@ -56,20 +57,11 @@ async function bytes(path, count) {
   return whole;
 }
 
-/** A started Python. Where the snapshot of its memory does not hold, which is an experiment of Pyodide's, without it. */
-async function start(loadPyodide, snapshot) {
-  const options = {
-    indexURL: here + "pyodide/",
-    stdout: (text) => console.debug(text),
-    stderr: (text) => console.warn(text),
-  };
-  try {
-    return await loadPyodide({ ...options, _loadSnapshot: snapshot });
-  } catch (error) {
-    console.warn(`Python starts without its snapshot: ${said(error)}`);
-    return loadPyodide(options);
-  }
-}
+const options = {
+  indexURL: here + "pyodide/",
+  stdout: (text) => console.debug(text),
+  stderr: (text) => console.warn(text),
+};
 
 /** Where Python finds packages. `sysconfig` would say the same, after reading how Python was built. */
 const PACKAGES = `
@@ -92,12 +84,55 @@ function unpack(runtime, image) {
   }
 }
 
+/** Python out of the snapshot of its memory, with all modules imported; the files that it reads later are put there. */
+async function startFromSnapshot({ images, compiled, layout }, scripts, count) {
+  const modules = bytes(images.modules, count);
+  const snapshot = bytes(images.snapshot, count).then(unpacked);
+  const libraries = compiled.map(({ path, file }) => ({ path, module: WebAssembly.compileStreaming(get(file)) }));
+  [modules, snapshot, ...libraries.map(({ module }) => module)].forEach((each) => each.catch(() => {})); // awaited below
+  const { loadPyodide } = await scripts.loader;
+  const runtime = await timed("Python started", ["scripts", "snapshot fetched", "wasm fetched", "libraries fetched"], () =>
+    loadPyodide({ ...options, _loadSnapshot: snapshot, createPyodideModule: creating(scripts.factory, libraries, layout) }),
+  );
+  const image = await modules;
+  await timed("modules unpacked", ["Python started", "modules fetched"], () => unpack(runtime, image));
+  return runtime;
+}
+
+/** Python started anew, where the snapshot does not hold: it is an experiment. */
+async function startAnew({ images }, scripts, count) {
+  const { loadPyodide } = await scripts.loader;
+  const modules = Promise.all([bytes(images.libraries, count), bytes(images.tandem, count)]);
+  modules.catch(() => {}); // awaited below
+  const runtime = await timed("Python started", ["scripts", "wasm fetched"], () => loadPyodide(options));
+  const files = await modules;
+  await timed("modules unpacked", ["Python started", "modules fetched"], () =>
+    files.forEach((image) => unpack(runtime, image)),
+  );
+  return runtime;
+}
+
+async function start(index, scripts, count) {
+  try {
+    return await startFromSnapshot(index, scripts, count);
+  } catch (error) {
+    console.warn(`Python starts without its snapshot: ${said(error)}`);
+    return startAnew(index, scripts, count);
+  }
+}
+
 /** Pyodide with our package in it. `onProgress({stage: "runtime", loaded, total})` hears of the bytes that come. */
 export async function boot(onProgress = () => {}) {
   // Refused here at once where the page's policy forbids wasm; the runtime's own error would come late and in riddles.
   new WebAssembly.Module(new Uint8Array([0, 0x61, 0x73, 0x6d, 1, 0, 0, 0]));
+  const scripts = {
+    loader: timed("loader", ["worker script"], () => import(here + "pyodide/pyodide.mjs")),
+    factory: timed("scripts", ["worker script"], async () => (await import(here + "pyodide/pyodide.asm.mjs")).default),
+    helpers: Promise.all(Object.values(HELPERS).map((path) => import(here + path))),
+  };
+  Object.values(scripts).forEach((each) => each.catch(() => {})); // awaited below
   const index = await timed("list of wheels", ["worker script"], async () => (await get("wheels/index.json")).json());
-  const { images, runtimeBytes, runtimeDownloadBytes } = index;
+  const { images, compiled, runtimeBytes, runtimeDownloadBytes } = index;
   // What is counted has been unpacked already; what is told is as it was announced, as it comes over the network.
   const share = (loaded) => Math.min(1, loaded / runtimeBytes);
   const total = runtimeDownloadBytes;
@@ -106,28 +141,17 @@ export async function boot(onProgress = () => {}) {
   count(0);
   const seen = countRuntime(count);
   try {
-    const modules = Promise.all([bytes(images.libraries, count), bytes(images.tandem, count)]);
-    modules.catch(() => {}); // awaited below
-    const snapshot = bytes(images.snapshot, count);
-    snapshot.catch(() => {});
-    const [{ loadPyodide }, ...helpers] = await timed("scripts", ["list of wheels"], () =>
-      Promise.all(["pyodide/pyodide.mjs", ...Object.values(HELPERS)].map((path) => import(here + path))),
-    );
-    const runtime = await timed("Python started", ["scripts", "snapshot fetched", "wasm fetched"], () =>
-      start(loadPyodide, snapshot),
-    );
-    const unpacked = await modules;
-    await timed("modules unpacked", ["Python started", "modules fetched"], () =>
-      unpacked.forEach((image) => unpack(runtime, image)),
-    );
-    fetched("wasm fetched", ".wasm", ["scripts"]);
+    const runtime = await start(index, scripts, count);
+    fetched("wasm fetched", "pyodide.asm.wasm", ["loader", "list of wheels"]);
     fetched("snapshot fetched", images.snapshot, ["list of wheels"]);
-    fetched("modules fetched", images.libraries, ["list of wheels"]);
+    fetched("modules fetched", images.modules, ["list of wheels"]);
+    fetched("libraries fetched", compiled[0].file, ["list of wheels"]);
     runtime.runPython("import sys; sys.path_importer_cache.clear()"); // it has looked into those folders before
     // What is in the snapshot is the same for every visitor. That goes for the hash seed too, which meets nobody's data
     // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.
     runtime.runPython("import random; random.seed()");
-    Object.keys(HELPERS).forEach((name, index) => runtime.registerJsModule(name, helpers[index]));
+    const modules = await scripts.helpers;
+    Object.keys(HELPERS).forEach((name, index) => runtime.registerJsModule(name, modules[index]));
     count(0, true);
     return runtime;
   } finally {

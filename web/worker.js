@@ -1,11 +1,20 @@
 // The module worker that holds everything: starts Python and hands over to it. Messages are those of pyapp/worker.py:
 // [line of JSON, attachment or null]; until Python listens, they wait here.
 
-import { boot, said } from "./boot.js";
+import { boot, here, said } from "./boot.js";
 import { ended, now, stages, timed } from "./timeline.js";
 
 const waiting = [];
 let deliver = null;
+
+// What Python asks for first is on its way while Python starts. Each answer is handed out once.
+const early = new Map(["models/index.json"].map((path) => [here + path, fetch(here + path)]));
+early.forEach((answer) => answer.catch(() => {}));
+function ahead(url) {
+  const answer = early.get(url);
+  early.delete(url);
+  return answer;
+}
 
 self.onmessage = ({ data: [line, attachment] }) => {
   if (deliver) deliver(line, attachment ?? undefined);
@@ -21,7 +30,7 @@ async function start() {
     attachment ? self.postMessage([line, attachment], [attachment.buffer]) : self.postMessage([line, null]);
   await timed("NumPy imported", ["modules unpacked"], () => pyodide.pyimport("numpy").destroy());
   const worker = await timed("modules imported", ["NumPy imported"], () => pyodide.pyimport("pyapp.worker"));
-  deliver = worker.start(post, JSON.stringify(stages), now());
+  deliver = worker.start(post, JSON.stringify(stages), now(), ahead);
   worker.destroy();
   send({ booted: true });
   for (const [line, attachment] of waiting.splice(0)) deliver(line, attachment ?? undefined);

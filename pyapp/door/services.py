@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Protocol
 
 from pyapp.door.tabs import NoTabs, TabLock
@@ -99,8 +100,11 @@ class SiteError(Exception):
     """A small file of the site is missing; who asked for it decides what that means."""
 
 
-def browser_services() -> Services:
-    """The real things; only in Pyodide."""
+def browser_services(ahead: Callable[[str], Any] | None = None) -> Services:
+    """The real things; only in Pyodide.
+
+    ``ahead(url)``: the promise of a Response that was asked for before Python could, undefined where there is none.
+    """
     import js
 
     from pyapp.door.browser_pressure import watch_machine
@@ -128,7 +132,7 @@ def browser_services() -> Services:
         cloud_side=gateways.cloud_side,
         decode_image=decode,
         cpu_vision=CpuVision.create,
-        fetch_json=fetch_json,
+        fetch_json=partial(fetch_json, ahead=ahead),
         # A worker made from a blob, as PyScript's are, resolves no relative address; but it knows the origin it is of.
         base=f"{js.location.origin}/",
         tab_lock=BrowserTabLock,
@@ -157,17 +161,17 @@ def _as_blob(image: Any) -> Any:
     return js.Blob.new(to_js([to_js(memoryview(image))]))
 
 
-async def fetch_json(url: str) -> Any:
+async def fetch_json(url: str, *, ahead: Callable[[str], Any] | None = None) -> Any:
     """The JSON document at ``url``. Raises: ``SiteError`` when it is not there or is no JSON."""
     import json
 
-    from pyodide.http import pyfetch
+    import js
 
     try:
-        response = await pyfetch(url)
+        response = await ((ahead and ahead(url)) or js.fetch(url))
         if not response.ok:
             raise SiteError(f"{url} answered with HTTP {response.status}.")
-        return json.loads(await response.string())
+        return json.loads(str(await response.text()))
     except SiteError:
         raise
     except Exception as error:

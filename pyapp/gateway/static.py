@@ -48,7 +48,9 @@ _TYPES = {
 _TWINS = (("br", ".br"), ("gzip", ".gz"))
 # Names that can never mean other bytes: hashes, and wheels with their version. Pyodide's other files have no version in
 # their names: kept for ever, they would be mixed with those of the next version.
-_IMMUTABLE = re.compile(r"models/[^/]+/[0-9a-f]{64}\.bin|pyodide/[^/]+\.whl|(pyodide|wheels)/\w+-[0-9a-f]{16}\.image")
+_IMMUTABLE = re.compile(
+    r"models/[^/]+/[0-9a-f]{64}\.bin|pyodide/[^/]+\.whl|(pyodide|wheels)/\w+-[0-9a-f]{16}\.(image|wasm)"
+)
 
 
 class StaticSite:

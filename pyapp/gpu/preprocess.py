@@ -13,10 +13,11 @@ import re
 from collections.abc import Callable, Mapping
 from functools import cache
 from types import CodeType
-from typing import Any
+from typing import Any, NamedTuple
 
 _DIRECTIVE = re.compile(r"^\s*//#(include|if|else|endif|for|endfor)\b\s*(.*?)\s*$")
 _NAME = re.compile(r"\$\{([^}]+)\}")
+_ENDS = {"if": ("else", "endif"), "for": ("endfor",)}
 
 
 class PreprocessError(ValueError):
@@ -25,8 +26,113 @@ class PreprocessError(ValueError):
 
 def preprocess(text: str, params: Mapping[str, Any], load: Callable[[str], str]) -> str:
     """``text`` with its directives carried out. ``load`` gives a fragment's text by file name."""
-    lines, _ = _block(text.splitlines(), 0, params, load, ends=())
-    return "\n".join(lines) + "\n"
+    out: list[str] = []
+    _write(parsed(text), params, load, out)
+    return "".join(out) or "\n"
+
+
+class _Lines(NamedTuple):
+    """Text, and in every second place an expression whose value goes there."""
+
+    parts: tuple[str, ...]
+
+
+class _Include(NamedTuple):
+    name: _Lines
+
+
+class _If(NamedTuple):
+    condition: str
+    then: tuple[_Node, ...]
+    otherwise: tuple[_Node, ...]
+
+
+class _For(NamedTuple):
+    name: str
+    times: str
+    body: tuple[_Node, ...]
+
+
+_Node = _Lines | _Include | _If | _For
+
+
+@cache
+def parsed(text: str) -> tuple[_Node, ...]:
+    """What a text consists of, which does not depend on values: looked through once, and written out for each shader.
+
+    Raises: PreprocessError for directives that do not close, or close nothing.
+    """
+    nodes, _ = _block(text.splitlines(), 0, ())
+    return nodes
+
+
+def _block(lines: list[str], at: int, ends: tuple[str, ...]) -> tuple[tuple[_Node, ...], int]:
+    """The nodes from line ``at`` up to one of the directives ``ends`` (or the end), and the index of that."""
+    nodes: list[_Node] = []
+    plain: list[str] = []
+
+    def close() -> None:
+        if plain:
+            nodes.append(_lines("".join(plain)))
+            plain.clear()
+
+    while at < len(lines):
+        match = _DIRECTIVE.match(lines[at])
+        if not match:
+            plain.append(lines[at] + "\n")
+            at += 1
+            continue
+        word, argument = match.groups()
+        close()
+        if word in ends:
+            return tuple(nodes), at
+        if word == "include":
+            nodes.append(_Include(_lines(argument)))
+        elif word == "if":
+            then, at = _block(lines, at + 1, _ENDS["if"])
+            otherwise: tuple[_Node, ...] = ()
+            if "else" in lines[at].split("//#")[1]:
+                otherwise, at = _block(lines, at + 1, ("endif",))
+            nodes.append(_If(argument, then, otherwise))
+        elif word == "for":
+            name, _, count = argument.partition(" in ")
+            body, at = _block(lines, at + 1, _ENDS["for"])
+            nodes.append(_For(name.strip(), count, body))
+        else:
+            raise PreprocessError(f"line {at + 1}: {word} without its beginning")
+        at += 1
+    if ends:
+        raise PreprocessError(f"{' or '.join(ends)} is missing")
+    close()
+    return tuple(nodes), at
+
+
+def _lines(text: str) -> _Lines:
+    return _Lines(tuple(_NAME.split(text)))
+
+
+def _write(nodes: tuple[_Node, ...], params: Mapping[str, Any], load: Callable[[str], str], out: list[str]) -> None:
+    for node in nodes:
+        match node:
+            case _Lines(parts):
+                _fill(parts, params, out)
+            case _Include(name):
+                file: list[str] = []
+                _fill(name.parts, params, file)
+                out.append(preprocess(load("".join(file).strip('"')), params, load))
+            case _If(condition, then, otherwise):
+                _write(then if _value(condition, params) else otherwise, params, load, out)
+            case _For(name, times, body):
+                for i in range(int(_value(times, params))):
+                    _write(body, {**params, name: i}, load, out)
+
+
+def _fill(parts: tuple[str, ...], params: Mapping[str, Any], out: list[str]) -> None:
+    out.append(parts[0])
+    for at in range(1, len(parts), 2):
+        value = _value(parts[at], params)
+        out.append(repr(value) if isinstance(value, float) else str(int(value) if isinstance(value, bool) else value))
+        out.append(parts[at + 1])
 
 
 @cache
@@ -34,95 +140,14 @@ def _compiled(expression: str) -> CodeType:
     return compile(expression, "<wgsl>", "eval")
 
 
-def _value(name: str, params: Mapping[str, Any]) -> Any:
+_NOTHING: dict[str, Any] = {"__builtins__": {}}
+
+
+def _value(expression: str, params: Mapping[str, Any]) -> Any:
+    if expression in params:  # as most are: names alone
+        return params[expression]
     try:
         # Small arithmetic such as ${r * 2 + 1} or ${K / 32} over the parameters; values come from our own lowering.
-        return eval(_compiled(name), {"__builtins__": {}}, params)
+        return eval(_compiled(expression), _NOTHING, params)
     except (NameError, SyntaxError, TypeError) as error:
-        raise PreprocessError(f"no value for {name!r}: {error}") from None
-
-
-def _substitute(line: str, params: Mapping[str, Any]) -> str:
-    if "${" not in line:
-        return line
-
-    def show(match: re.Match[str]) -> str:
-        value = _value(match[1], params)
-        return repr(value) if isinstance(value, float) else str(int(value) if isinstance(value, bool) else value)
-
-    return _NAME.sub(show, line)
-
-
-def _condition(text: str, params: Mapping[str, Any]) -> bool:
-    return bool(_value(text, params))
-
-
-def _block(
-    lines: list[str], at: int, params: Mapping[str, Any], load: Callable[[str], str], ends: tuple[str, ...]
-) -> tuple[list[str], int]:
-    """Lines from ``at`` up to one of the directives ``ends`` (or the end); returns them and the index of that end."""
-    out: list[str] = []
-    while at < len(lines):
-        match = _DIRECTIVE.match(lines[at])
-        if not match:
-            out.append(_substitute(lines[at], params))
-            at += 1
-            continue
-        word, argument = match.groups()
-        if word in ends:
-            return out, at
-        if word == "include":
-            out.extend(preprocess(load(_substitute(argument, params).strip('"')), params, load).splitlines())
-            at += 1
-        elif word == "if":
-            at = _if(lines, at, argument, params, load, out)
-        elif word == "for":
-            at = _for(lines, at, argument, params, load, out)
-        else:
-            raise PreprocessError(f"line {at + 1}: {word} without its beginning")
-    if ends:
-        raise PreprocessError(f"{' or '.join(ends)} is missing")
-    return out, at
-
-
-def _skip(lines: list[str], at: int, opens: str, ends: tuple[str, ...]) -> int:
-    """Index of the matching end from ``at``, without specialising what is left out (its names may have no value)."""
-    depth = 0
-    while at < len(lines):
-        match = _DIRECTIVE.match(lines[at])
-        word = match[1] if match else ""
-        if word == opens:
-            depth += 1
-        elif depth == 0 and word in ends:
-            return at
-        elif word == "end" + opens:
-            depth -= 1
-        at += 1
-    raise PreprocessError(f"{' or '.join(ends)} is missing")
-
-
-def _if(
-    lines: list[str], at: int, condition: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]
-) -> int:
-    if _condition(condition, params):
-        taken, end = _block(lines, at + 1, params, load, ("else", "endif"))
-        out.extend(taken)
-        if "else" in lines[end].split("//#")[1]:
-            end = _skip(lines, end + 1, "if", ("endif",))
-    else:
-        end = _skip(lines, at + 1, "if", ("else", "endif"))
-        if "else" in lines[end].split("//#")[1]:
-            taken, end = _block(lines, end + 1, params, load, ("endif",))
-            out.extend(taken)
-    return end + 1
-
-
-def _for(
-    lines: list[str], at: int, clause: str, params: Mapping[str, Any], load: Callable[[str], str], out: list[str]
-) -> int:
-    name, _, count = clause.partition(" in ")
-    end = _skip(lines, at + 1, "for", ("endfor",))
-    for i in range(int(_value(count, params))):
-        taken, _ = _block(lines[at + 1 : end], 0, {**params, name.strip(): i}, load, ())
-        out.extend(taken)
-    return end + 1
+        raise PreprocessError(f"no value for {expression!r}: {error}") from None

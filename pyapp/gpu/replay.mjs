@@ -13,6 +13,27 @@ export function record(device, pipelines, groups, table) {
   return { device, pipelines, groups: [...groups], table: Int32Array.from(table), pace: 0 };
 }
 
+/**
+ * The bind groups of a plan.
+ * @param {GPUBindGroupLayout[]} layouts  @param {GPUBuffer[]} buffers
+ * @param {number[]} bindings  of each group: layout, number of bindings, then [slot, buffer, offset, size] of each
+ */
+export function bindGroups(device, layouts, buffers, bindings) {
+  const groups = [];
+  let at = 0;
+  while (at < bindings.length) {
+    const layout = layouts[bindings[at]];
+    const end = at + 2 + 4 * bindings[at + 1];
+    const entries = [];
+    for (at += 2; at < end; at += 4) {
+      const [binding, buffer, offset, size] = bindings.slice(at, at + 4);
+      entries.push({ binding, resource: { buffer: buffers[buffer], offset, size } });
+    }
+    groups.push(device.createBindGroup({ layout, entries }));
+  }
+  return groups;
+}
+
 /** When each device was last seen to have finished something: submits end in order, so the next began no sooner. */
 const lastDone = new WeakMap();
 

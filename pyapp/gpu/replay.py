@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from .device import Device
-from .ffi import js_list, js_object, translated
+from .ffi import js_list, translated
 from .kernels import Kernels
-from .plan import Binding, Dispatch, Plan
+from .plan import Binding, Plan
 from .timestamps import Timestamps, seconds_between
 
 Resolve = Callable[[Binding], tuple[Any, int, int]]
@@ -36,21 +36,10 @@ class Replay:
                 pipelines.append(kernels.pipeline(dispatch))
             x, y, z = dispatch.workgroups
             table[row] = (index[dispatch.shader], row, x, y, z, y // plan.full_tiles if dispatch.per_tile else 0)
-        groups = [self._group(dispatch, kernels, resolve) for dispatch in plan.dispatches]
-        from pyodide.ffi import to_js
-
-        self._recorded = tandem_replay.record(
-            device.handle, js_list(pipelines), js_list(groups), to_js(table.reshape(-1).tolist())
-        )
+        groups = tandem_replay.bindGroups(device.handle, *_bindings(plan, kernels, resolve))
+        rows = js_list(table.reshape(-1).tolist())
+        self._recorded = tandem_replay.record(device.handle, js_list(pipelines), groups, rows)
         self._spans: dict[tuple[tuple[int, int], ...], Any] = {}
-
-    def _group(self, dispatch: Dispatch, kernels: Kernels, resolve: Resolve) -> Any:
-        entries = []
-        for binding in dispatch.bindings:
-            buffer, offset, size = resolve(binding)
-            entries.append({"binding": binding.slot, "resource": {"buffer": buffer, "offset": offset, "size": size}})
-        layout = kernels.layout(dispatch)[0]
-        return self.device.handle.createBindGroup(js_object({"layout": layout, "entries": entries}))
 
     def submit(
         self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,
@@ -91,6 +80,23 @@ class Replay:
     def pace(self) -> float:
         """Seconds that a unit of work took when a submit was last measured; 0 where none has been."""
         return float(self._recorded.pace)
+
+
+def _bindings(plan: Plan, kernels: Kernels, resolve: Resolve) -> tuple[Any, Any, Any]:
+    """What ``bindGroups`` takes: made there, since a descriptor that crosses the FFI costs more than its bind group."""
+    layouts: dict[int, tuple[int, Any]] = {}
+    buffers: dict[int, tuple[int, Any]] = {}
+    numbers: list[int] = []
+
+    def number(known: dict[int, tuple[int, Any]], each: Any) -> int:
+        return known.setdefault(id(each), (len(known), each))[0]
+
+    for dispatch in plan.dispatches:
+        numbers += (number(layouts, kernels.layout(dispatch)[0]), len(dispatch.bindings))
+        for binding in dispatch.bindings:
+            buffer, offset, size = resolve(binding)
+            numbers += (binding.slot, number(buffers, buffer), offset, size)
+    return (*(js_list([each for _, each in known.values()]) for known in (layouts, buffers)), js_list(numbers))
 
 
 async def arrived(device: Device, promise: Any, doing: str) -> bytes:

@@ -8,20 +8,24 @@ is larger than its room take turns in its window. One mechanism, and exact to th
 
 from __future__ import annotations
 
+import asyncio
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any, Protocol
 
 from ..errors import OutOfPool
 from .device import Device
 from .occupancy import Owner
-from .placement import Block, Home, Placement
+from .placement import Block, Placement
 from .pool import Pool, Slab
 
 UPLOAD_BYTES = 4 << 20
+READS_AHEAD = 4
+"""Reads of a model that comes in as a whole that are under way at once: hashes are made by other threads meanwhile."""
 MOVES_KEPT = 64
 Progress = Callable[[int, int], None]
 
@@ -47,6 +51,30 @@ class Reader(Protocol):
     async def close(self) -> None:
         """Lets go of what it reads from."""
         ...
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Bytes of a block that move together: where to (a slab and an offset in it), and where from (``blob``)."""
+
+    block: int
+    slab: int
+    offset: int
+    blob: int
+    nbytes: int
+
+
+def _reads(parts: Iterable[_Part]) -> Iterator[list[_Part]]:
+    """Parts that lie together in the blob, ``UPLOAD_BYTES`` at most between two of its multiples."""
+    read: list[_Part] = []
+    for part in parts:
+        together = read and read[-1].blob + read[-1].nbytes == part.blob and part.blob % UPLOAD_BYTES
+        if read and not (together and part.blob + part.nbytes - read[0].blob <= UPLOAD_BYTES):
+            yield read
+            read = []
+        read.append(part)
+    if read:
+        yield read
 
 
 @dataclass
@@ -124,19 +152,34 @@ class Residency:
     async def ensure(self, name: str, progress: Progress | None = None) -> None:
         """Makes a model's pinned blocks resident, the first ones first. ``progress(bytes there, bytes of them all)``.
 
-        A call that fails or is cancelled leaves what it had moved, and nothing half.
+        While a part is read and checked the next ones are asked for, across the borders of blocks and at multiples of
+        ``UPLOAD_BYTES`` of the blob. A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
         if self.whole(name):
             return
         weights = self.sets[name]
         pinned = weights.pinned
         total = sum(weights.blocks[index].nbytes for index in pinned)
-        done = 0
-        for index in pinned:
-            await self.bring(name, index)
-            done += weights.blocks[index].nbytes
-            if progress:
-                progress(done, total)
+        parts = [part for index in pinned for part in self._missing(weights, index, aligned=True)]
+        done = total - sum(part.nbytes for part in parts)
+        coming: deque[tuple[list[_Part], asyncio.Future[Any]]] = deque()
+        reads = iter(_reads(parts))
+        try:
+            while True:
+                for read in islice(reads, READS_AHEAD - len(coming)):
+                    coming.append((read, asyncio.ensure_future(self._read(weights, read))))
+                if not coming:
+                    break
+                read, data = coming[0]
+                self._put(weights, read, await data)
+                coming.popleft()
+                done += sum(part.nbytes for part in read)
+                if progress:
+                    progress(done, total)
+        finally:
+            for _, data in coming:
+                data.cancel()
+            await asyncio.gather(*(data for _, data in coming), return_exceptions=True)
         self._whole.add(name)
 
     def whole(self, name: str) -> bool:
@@ -146,30 +189,41 @@ class Residency:
     async def bring(self, name: str, block: int) -> None:
         """Makes one block resident: in queue order, so what was submitted before still sees what lay there."""
         weights = self.sets[name]
-        for home in weights.placement.homes[block]:
-            slab = self.pool.weights[home.slab]
-            for start, end in slab.held.missing(home.offset, home.offset + home.nbytes, weights.owner(block)):
-                await self._upload(weights, block, home, slab, start, end)
+        for read in _reads(self._missing(weights, block, aligned=False)):
+            self._put(weights, read, await self._read(weights, read))
 
-    async def _upload(self, weights: WeightSet, block: int, home: Home, slab: Slab, start: int, end: int) -> None:
-        for at in range(start, end, UPLOAD_BYTES):
-            stop = min(at + UPLOAD_BYTES, end)
-            self.device.check()  # once it is closed the reader is too, which is not what went wrong
-            try:
-                data = await weights.reader.read_js(home.blob + at - home.offset, stop - at)
-            except Exception:
-                self.device.check()
-                raise
+    def _missing(self, weights: WeightSet, block: int, *, aligned: bool) -> Iterator[_Part]:
+        """The parts of a block that are not there, cut every ``UPLOAD_BYTES``: of the blob, or from where it begins."""
+        for home in weights.placement.homes[block]:
+            held = self.pool.weights[home.slab].held
+            for start, end in held.missing(home.offset, home.offset + home.nbytes, weights.owner(block)):
+                blob = home.blob + start - home.offset
+                while start < end:
+                    step = min(end - start, UPLOAD_BYTES - (blob % UPLOAD_BYTES if aligned else 0))
+                    yield _Part(block, home.slab, start, blob, step)
+                    start, blob = start + step, blob + step
+
+    async def _read(self, weights: WeightSet, read: Sequence[_Part]) -> Any:
+        self.device.check()  # once it is closed the reader is too, which is not what went wrong
+        try:
+            return await weights.reader.read_js(read[0].blob, read[-1].blob + read[-1].nbytes - read[0].blob)
+        except Exception:
             self.device.check()
+            raise
+
+    def _put(self, weights: WeightSet, read: Sequence[_Part], data: Any) -> None:
+        self.device.check()
+        for part in read:
+            slab, at, stop = self.pool.weights[part.slab], part.offset, part.offset + part.nbytes
             for begin, finish, owner in slab.held.clear(at, stop):
                 self._note(owner, slab, begin, finish - begin, "out")
                 if owner.tenant != weights.name:
                     self._whole.discard(owner.tenant)
-            self.device.queue.writeBuffer(slab.buffer, at, data)
-            slab.held.put(at, stop, weights.owner(block))
-            self.moved_bytes += stop - at
+            self.device.queue.writeBuffer(slab.buffer, at, data, part.blob - read[0].blob, part.nbytes)
+            slab.held.put(at, stop, weights.owner(part.block))
+            self.moved_bytes += part.nbytes
             self.uploads += 1
-            self._note(weights.owner(block), slab, at, stop - at, "in")
+            self._note(weights.owner(part.block), slab, at, part.nbytes, "in")
 
     def evict(self) -> None:
         """Forgets what lies in the pool, whosever it is: the next ``ensure`` moves everything."""

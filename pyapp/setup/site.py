@@ -87,12 +87,10 @@ class Site:
         """Bytes that a browser which takes gzip gets for all files under ``prefix``."""
         return self._as_sent(path for path in self._all() if path.startswith(prefix) and not path.endswith(".gz"))
 
-    def fetched_at_start(self) -> tuple[int, int]:
-        """Bytes of what the worker fetches to start Pyodide: as it counts them, which it does not for the modules that
-        it imports; and as they come to a browser that takes gzip."""
-        files = self._all()
-        python = [path for path in files if path.startswith("pyodide/") and path.endswith((*FETCHED, ".mjs"))]
-        return sum(files[path] for path in python if path.endswith(FETCHED)), self._as_sent(python)
+    def sent_size(self, path: str) -> int:
+        """Bytes of a file that has been written, as it comes to a browser that takes gzip."""
+        twin = self.dist / f"{path}.gz"
+        return (twin if twin.is_file() else self.dist / path).stat().st_size
 
     def _all(self) -> dict[str, int]:
         """Every file of the site, twins too -> bytes."""
@@ -150,11 +148,10 @@ def build_site(root: Path, dist: Path | None = None) -> Site:
             site.part(f"model {model.name}", model_key, partial(models.place, model, dist))
         listing = json.dumps(models.index(dist), indent=1).encode()
         site.part("model list", hashlib.sha256(listing).hexdigest(), lambda: site.write({"models/index.json": listing}))
-        site.part("python", _python_key(), lambda: site.write(_python_files(dist)))
-        start = site.fetched_at_start()
-        images = {Path(path).name.split("-")[0]: path for path in site.files("python")}
-        wheel_key = f"{wheel.inputs_key(root)}{_python_key()}{start}{sorted(images.items())}"
-        site.part("wheel", wheel_key, lambda: site.write(_wheel_files(root, dist, images, *start)))
+        site.part("python", _python_key(), lambda: site.write(_libraries(dist)))
+        (libraries,) = site.files("python")
+        wheel_key = f"{wheel.inputs_key(root)}{_python_key()}{code_key(root / python_image.HELPER)}{libraries}"
+        site.part("wheel", wheel_key, lambda: _wheel(site, libraries))
         web = web_files(root)
         site.part("web", _content_key(web) + common, lambda: site.write(web))
     return site
@@ -169,35 +166,50 @@ def _pyodide(dist: Path) -> dict[str, bytes]:
     return {name: (dist / "pyodide" / name).read_bytes() for name in runtime.PYODIDE_FILES}
 
 
-def _python_files(dist: Path) -> dict[str, bytes]:
-    """What a start of Python takes beside Pyodide's own files."""
+def _libraries(dist: Path) -> dict[str, bytes]:
+    """The libraries from elsewhere as a start without the snapshot takes them."""
     pyodide = _pyodide(dist)
     packages = json.loads(pyodide["pyodide-lock.json"])["packages"]
     names = [packages[name]["file_name"] for name in runtime.IMPORTED]
-    libraries = python_image.compiled(pyodide, {name: (dist / "pyodide" / name).read_bytes() for name in names})
-    snapshot = python_image.snapshot(pyodide)
-    return {_image("pyodide/snapshot", snapshot): snapshot, _image("pyodide/libraries", libraries): libraries}
+    image = python_image.compiled(pyodide, {name: (dist / "pyodide" / name).read_bytes() for name in names})
+    return {_hashed("pyodide/libraries", image): image}
 
 
-def _image(path: str, data: bytes) -> str:
+def _hashed(path: str, data: bytes, kind: str = "image") -> str:
     """A name that never means other bytes: none of these files runs beside another build's."""
-    return f"{path}-{hashlib.sha256(data).hexdigest()[:16]}.image"
+    return f"{path}-{hashlib.sha256(data).hexdigest()[:16]}.{kind}"
 
 
-def _wheel_files(
-    root: Path, dist: Path, images: dict[str, str], start_bytes: int, start_download: int
-) -> dict[str, bytes]:
-    """The wheel, and ``index.json``, which names what a start of Python takes and says how many bytes that is."""
-    name, data = wheel.build_wheel(root)
-    image = python_image.compiled(_pyodide(dist), {name: data})
-    path = _image("wheels/tandem", image)
+def _wheel(site: Site, libraries: str) -> list[Path]:
+    """Writes the wheel, what a start of Python takes beside Pyodide's own files, and ``index.json``, which names it and
+    says how many bytes a start fetches."""
+    name, data = wheel.build_wheel(site.root)
+    pyodide = _pyodide(site.dist)
+    image = python_image.compiled(pyodide, {name: data})
+    made = python_image.snapshot(site.root, pyodide, [(site.dist / libraries).read_bytes(), image])
+    images = {
+        key: _hashed(f"wheels/{key}", each) for key, each in (("snapshot", made.memory), ("modules", made.modules))
+    }
+    compiled = {path: _hashed(f"wheels/{_stem(path)}", each, "wasm") for path, each in made.libraries.items()}
+    tandem = _hashed("wheels/tandem", image)
+    start = {images["snapshot"]: made.memory, images["modules"]: made.modules}
+    start |= {compiled[path]: each for path, each in made.libraries.items()}
+    written = site.write({f"wheels/{name}": data, tandem: image, **start})
+    own = [f"pyodide/{each}" for each in runtime.PYODIDE_FILES]
     index = {
         "tandem": name,
-        "images": {**images, "tandem": path},
-        "runtimeBytes": start_bytes + len(image),
-        "runtimeDownloadBytes": start_download + len(compressed(path, image) or image),
+        "images": {**images, "libraries": libraries, "tandem": tandem},
+        "compiled": [{"path": path, "file": file} for path, file in compiled.items()],
+        "layout": made.layout,
+        "runtimeBytes": sum((site.dist / path).stat().st_size for path in (*own, *start) if path.endswith(FETCHED)),
+        "runtimeDownloadBytes": sum(site.sent_size(path) for path in (*own, *start)),
     }
-    return {f"wheels/{name}": data, path: image, "wheels/index.json": json.dumps(index).encode()}
+    return [*written, *site.write({"wheels/index.json": json.dumps(index).encode()})]
+
+
+def _stem(path: str) -> str:
+    """The name of a compiled library without its platform."""
+    return Path(path).name.split(".")[0]
 
 
 def run(options: argparse.Namespace, root: Path) -> int:

@@ -7,7 +7,7 @@ never meets either, so only the others come here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import pairwise
 from typing import Final
@@ -28,7 +28,7 @@ def has_long_run(text: str) -> bool:
 
 
 def encode_words(
-    text: str, pattern: regex.Pattern[str], ranks: dict[bytes, int], encode_short: Callable[[bytes], Iterable[int]]
+    text: str, pattern: regex.Pattern[str], ranks: Mapping[bytes, int], encode_short: Callable[[bytes], Iterable[int]]
 ) -> list[int]:
     """Ranks of ``text`` split by ``pattern``; ``encode_short`` encodes words of up to four times LONG_RUN bytes."""
     result: list[int] = []
@@ -44,7 +44,7 @@ def encode_words(
     return result
 
 
-def merge(word: bytes, ranks: dict[bytes, int]) -> list[int]:
+def merge(word: bytes, ranks: Mapping[bytes, int]) -> list[int]:
     """Byte pair encoding of one word: the pair of lowest rank is joined first, of equal ones the leftmost.
 
     The parts are a linked list over byte positions; the queue's entries (rank, start, end) are checked when they

@@ -54,7 +54,7 @@ class Tokenizer:
         import tiktoken
 
         return tiktoken.Encoding(
-            "gguf", pat_str=self._pattern, mergeable_ranks=self._vocabulary.ranks, special_tokens={}
+            "gguf", pat_str=self._pattern, mergeable_ranks=dict(self._vocabulary.ranks), special_tokens={}
         )
 
     @property

@@ -7,10 +7,9 @@ upwards in byte order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, compress, count, pairwise
-from typing import Any, Final
+from typing import Any, Final, overload
 
 import numpy as np
 
@@ -45,6 +44,7 @@ BYTE_OF_CODE_POINT: Final = _byte_alphabet()
 NO_BYTE: Final = 0xFFFF
 _TABLE: Final = np.full(max(BYTE_OF_CODE_POINT) + 1, NO_BYTE, np.uint16)
 _TABLE[list(BYTE_OF_CODE_POINT)] = list(BYTE_OF_CODE_POINT.values())
+_TEXT_OF_BYTE: Final = {byte: code for code, byte in BYTE_OF_CODE_POINT.items()}
 
 
 @dataclass(frozen=True)
@@ -53,13 +53,14 @@ class Vocabulary:
 
     ``pieces``: the bytes of every token by id (control tokens: their names in UTF-8).
     ``ranks``: bytes → rank, the 256 single bytes first, then the merges in order. A rank is a priority, not an id.
+    Both may make bytes only as they are asked for: a prompt has a few of them, and a vocabulary a hundred thousand.
     ``id_of_rank``: rank → token id, -1 for a byte value that has no token.
     ``control`` / ``user_defined``: name → id of the tokens found in text as a whole; the former only on request.
     ``ends``: ids that end a generation.
     """
 
-    pieces: tuple[bytes, ...]
-    ranks: dict[bytes, int]
+    pieces: Sequence[bytes]
+    ranks: Mapping[bytes, int]
     id_of_rank: list[int]
     control: dict[str, int]
     user_defined: dict[str, int]
@@ -70,12 +71,83 @@ class Vocabulary:
         """Read ``tokenizer.ggml.*``. Raises BadModel for a list that is missing or inconsistent."""
         tokens = _strings(metadata, "tokenizer.ggml.tokens")
         types = _types(metadata, len(tokens))
-        pieces = _pieces(tokens, types)
-        ranks, id_of_rank = _ranks(tokens, types, pieces, _strings(metadata, "tokenizer.ggml.merges"))
-        others = [i for i in _special(types) if tokens[i]]
+        merges = _strings(metadata, "tokenizer.ggml.merges")
+        pieces, special = Pieces(tokens, types), _special(types)
+        normal = list(tokens)  # the others' texts left out
+        for i in special:
+            normal[i] = ""
+        ordered = _in_order(normal, merges)
+        # Of what merges make in order it is known that none is a single byte: there is little to look through.
+        rest = [*range(ordered.start), *range(ordered.stop, len(tokens))]
+        single = {normal[i]: i for i in rest if len(normal[i]) == 1}
+        id_of_byte = [single.get(chr(_TEXT_OF_BYTE[byte]), -1) for byte in range(256)]
+        ends = {i for i in rest if tokens[i] in END_NAMES} | _ends(metadata, len(tokens))
+        if ordered:
+            in_order = RanksOfTexts(normal[ordered.start : ordered.stop])
+            ranks: Mapping[bytes, int] = in_order
+            id_of_rank = [*id_of_byte, *ordered]
+            ends |= {id_of_rank[rank] for name in END_NAMES if (rank := in_order.of_text(name)) is not None}
+        else:
+            ranks, ids = _ranks(normal, pieces, merges)
+            id_of_rank = [*id_of_byte, *ids]
+        others = [i for i in special if tokens[i]]
         control = {tokens[i]: i for i in others if types[i] in (UNKNOWN, CONTROL)}
         user_defined = {tokens[i]: i for i in others if types[i] == USER_DEFINED}
-        return cls(pieces, ranks, id_of_rank, control, user_defined, _ends(metadata, tokens, types))
+        return cls(pieces, ranks, id_of_rank, control, user_defined, frozenset(ends))
+
+
+class Pieces(Sequence[bytes]):
+    """The bytes of each token, made when they are asked for."""
+
+    def __init__(self, tokens: Sequence[str], types: Sequence[int]) -> None:
+        self._tokens, self._types = tokens, types
+
+    def __len__(self) -> int:
+        return len(self._tokens)
+
+    @overload
+    def __getitem__(self, index: int) -> bytes: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[bytes]: ...
+    def __getitem__(self, index: int | slice) -> bytes | list[bytes]:
+        if isinstance(index, slice):
+            return [self[i] for i in range(len(self))[index]]
+        text = self._tokens[index]
+        if self._types[index] == NORMAL and all(ord(char) in BYTE_OF_CODE_POINT for char in text):
+            return text.translate(BYTE_OF_CODE_POINT).encode("latin-1")
+        return text.encode("utf-8", "replace")  # not written in the byte alphabet: the text is the token
+
+
+class RanksOfTexts(Mapping[bytes, int]):
+    """Ranks of ``names``, different texts in the byte alphabet, in order: looked up as texts, which are there."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._of_text = dict(zip(names, range(256, 256 + len(names)), strict=True))
+
+    def of_text(self, text: str) -> int | None:
+        """The rank of a text in the byte alphabet that is longer than a byte."""
+        return self._of_text.get(text)
+
+    def get(self, piece: bytes, default: Any = None) -> Any:
+        if len(piece) == 1:
+            return piece[0]
+        return self._of_text.get(piece.decode("latin-1").translate(_TEXT_OF_BYTE), default)
+
+    def __getitem__(self, piece: bytes) -> int:
+        rank: int | None = self.get(piece)
+        if rank is None:
+            raise KeyError(piece)
+        return rank
+
+    def __contains__(self, piece: object) -> bool:
+        return isinstance(piece, bytes) and self.get(piece) is not None
+
+    def __iter__(self) -> Iterator[bytes]:
+        yield from (bytes([byte]) for byte in range(256))
+        yield from (text.translate(BYTE_OF_CODE_POINT).encode("latin-1") for text in self._of_text)
+
+    def __len__(self) -> int:
+        return 256 + len(self._of_text)
 
 
 def _strings(metadata: dict[str, Any], key: str) -> list[str]:
@@ -110,76 +182,57 @@ def _types(metadata: dict[str, Any], count: int) -> list[int]:
 
 def _special(types: list[int]) -> list[int]:
     """The ids of tokens that are not normal; as elsewhere here without a loop, which is slow in wasm."""
-    return list(compress(count(), map(NORMAL.__ne__, types)))
+    try:
+        kinds = np.frombuffer(bytes(types), np.uint8)
+    except ValueError:  # a kind of token that nobody knows
+        return [i for i, kind in enumerate(types) if kind != NORMAL]
+    found: list[int] = np.flatnonzero(kinds != NORMAL).tolist()
+    return found
 
 
-def _normal(tokens: list[str], types: list[int]) -> list[str]:
-    """The tokens by id, the others' texts left out."""
-    texts = list(tokens)
-    for i in _special(types):
-        texts[i] = ""
-    return texts
+def _in_order(normal: list[str], merges: list[str]) -> range:
+    """The tokens that the merges make where they are in the same order, different and longer than a byte, as in every
+    vocabulary that was not put together later; none where that is not so. Without a loop over 48,900 merges."""
+    joined = "\n".join(merges)
+    first = merges[0].replace(" ", "")
+    start = normal.index(first) if first and first in normal else 0
+    names = normal[start : start + len(merges)]
+    # The byte alphabet has neither blank nor line end: texts that are equal when joined are equal one by one.
+    if joined.count(" ") != len(merges) or joined.replace(" ", "") != "\n".join(names) or not _all_bytes(names):
+        return range(0)
+    if min(map(len, names)) < 2 or len(set(names)) < len(names):
+        return range(0)
+    return range(start, start + len(names))
 
 
-def _pieces(tokens: list[str], types: list[int]) -> tuple[bytes, ...]:
-    """Token bytes by id. The normal ones are translated in one go."""
-    normal = _normal(tokens, types)
-    codes = np.frombuffer("".join(normal).encode("utf-16-le", "surrogatepass"), "<u2")
-    values = _TABLE[np.minimum(codes, len(_TABLE) - 1)]
-    if (codes >= len(_TABLE)).any() or (values == NO_BYTE).any():
-        return tuple(_piece(text, kind) for text, kind in zip(tokens, types, strict=True))
-    blob = values.astype(np.uint8).tobytes()
-    ends = list(accumulate(map(len, normal), initial=0))
-    pieces = [blob[start:end] for start, end in pairwise(ends)]
-    for i in _special(types):
-        pieces[i] = tokens[i].encode("utf-8", "replace")
-    return tuple(pieces)
+def _all_bytes(texts: list[str]) -> bool:
+    """Whether texts are written in the byte alphabet."""
+    codes = np.frombuffer("".join(texts).encode("utf-16-le", "surrogatepass"), "<u2")
+    return bool((codes < len(_TABLE)).all() and (_TABLE[codes] != NO_BYTE).all())
 
 
-def _piece(text: str, kind: int) -> bytes:
-    if kind == NORMAL and all(ord(char) in BYTE_OF_CODE_POINT for char in text):
-        return text.translate(BYTE_OF_CODE_POINT).encode("latin-1")
-    return text.encode("utf-8", "replace")  # not written in the byte alphabet: the text is the token
-
-
-def _ranks(
-    tokens: list[str], types: list[int], pieces: tuple[bytes, ...], merges: list[str]
-) -> tuple[dict[bytes, int], list[int]]:
-    """Priorities for byte pair encoding: only what the merges make is reachable, in the order of the merges.
+def _ranks(normal: list[str], pieces: Sequence[bytes], merges: list[str]) -> tuple[dict[bytes, int], list[int]]:
+    """Priorities for byte pair encoding, and the ids of those after the single bytes: only what the merges make is
+    reachable, in the order of the merges.
 
     Ids need not be in that order, and a normal token that no merge makes must not be found, so ids are no ranks.
     """
-    normal = _normal(tokens, types)
     ranks = {bytes([byte]): byte for byte in range(256)}
-    char_of = {byte: chr(code) for code, byte in BYTE_OF_CODE_POINT.items()}
-    single = {normal[i]: i for i in compress(count(), map((1).__eq__, map(len, normal)))}
-    id_of_rank = [single.get(char_of[byte], -1) for byte in range(256)]
-    made = _made(normal, merges)
-    token_of = dict(zip(map(pieces.__getitem__, made), made, strict=True))
-    if len(token_of) < len(made):  # what several merges make has the first one's priority
-        token_of = {}
-        for token in made:
-            token_of.setdefault(pieces[token], token)
+    token_of: dict[bytes, int] = {}
+    for token in _made(normal, merges):
+        token_of.setdefault(pieces[token], token)  # what several merges make has the first one's priority
     for piece in ranks.keys() & token_of.keys():
         del token_of[piece]
     ranks.update(zip(token_of, range(256, 256 + len(token_of)), strict=True))
-    return ranks, [*id_of_rank, *token_of.values()]
+    return ranks, list(token_of.values())
 
 
-def _made(normal: list[str], merges: list[str]) -> Sequence[int]:
+def _made(normal: list[str], merges: list[str]) -> list[int]:
     """The token that each merge makes. Raises BadModel for one that makes none."""
-    # Joined and split again instead of a loop over 48,900 merges: the byte alphabet has neither blank nor line end.
-    joined = "\n".join(merges)
-    names = joined.replace(" ", "").split("\n")
-    sound = joined.count(" ") == len(names) == len(merges)
-    if sound and names[0] and names[0] in normal:
-        start = normal.index(names[0])
-        if normal[start : start + len(names)] == names:  # as every vocabulary has them that was not put together later
-            return range(start, start + len(names))
     id_of = dict(zip(normal, range(len(normal)), strict=True))
     id_of.pop("", None)
-    made = list(map(id_of.get, names))
-    if not sound or None in made:
+    made = [id_of.get(merge.replace(" ", "")) for merge in merges]
+    if None in made or not all(merge.count(" ") == 1 for merge in merges):
         raise _bad_merge(merges, id_of)
     return made  # type: ignore[return-value]
 
@@ -200,8 +253,9 @@ def _joins(merge: str, id_of: dict[str, int]) -> bool:
     return bool(left and right) and " " not in right and left + right in id_of
 
 
-def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> frozenset[int]:
-    ends = set(compress(count(), map(END_NAMES.__contains__, tokens)))
+def _ends(metadata: dict[str, Any], count: int) -> set[int]:
+    """The ends that the file names among its ``count`` tokens."""
+    ends: set[int] = set()
     for name in ("eos", "eot", "eom"):
         key = f"tokenizer.ggml.{name}_token_id"
         value = metadata.get(key)
@@ -209,6 +263,6 @@ def _ends(metadata: dict[str, Any], tokens: list[str], types: list[int]) -> froz
             continue
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadModel(f"{key} in the model file is no whole number: use a valid GGUF file.", key=key)
-        if 0 <= value < len(tokens):
+        if 0 <= value < count:
             ends.add(value)
-    return frozenset(ends)
+    return ends

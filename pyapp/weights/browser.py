@@ -68,6 +68,12 @@ class JsBuffers:
     async def sha256(self, buffer: Any) -> str:
         return str(await self._opfs.sha256(buffer) or hashlib.sha256(buffer.to_bytes()).hexdigest())
 
+    async def sha256_each(self, buffer: Any, nbytes: int) -> list[str]:
+        together = await self._opfs.sha256Each(buffer, nbytes)
+        if together:
+            return str(together).split()
+        return [await self.sha256(self.view(buffer, at, at + nbytes)) for at in range(0, self.size(buffer), nbytes)]
+
 
 def _no_room(nbytes: int) -> OutOfMemory:
     return OutOfMemory(

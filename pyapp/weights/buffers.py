@@ -45,6 +45,10 @@ class Buffers(Protocol):
         """Lower-case hexadecimal."""
         ...
 
+    async def sha256_each(self, buffer: Buffer, nbytes: int) -> list[str]:
+        """The same of each ``nbytes`` of ``buffer``, the last ones may be fewer."""
+        ...
+
 
 class NumpyBuffers:
     """Buffers that are NumPy arrays."""
@@ -69,6 +73,9 @@ class NumpyBuffers:
 
     async def sha256(self, buffer: Bytes) -> str:
         return hashlib.sha256(buffer.tobytes()).hexdigest()
+
+    async def sha256_each(self, buffer: Bytes, nbytes: int) -> list[str]:
+        return [await self.sha256(buffer[at : at + nbytes]) for at in range(0, buffer.size, nbytes)]
 
 
 def to_numpy(buffers: Buffers, buffer: Buffer) -> Bytes:

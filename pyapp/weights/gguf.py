@@ -256,9 +256,13 @@ class _Cursor:
 
     def strings(self, count: int, key: str) -> list[str]:
         self.require(self.at + 8 * count, key)
-        pieces = self._short_pieces(count, key)
-        if pieces is None:
-            pieces = self._pieces(count, key)
+        joined = self._short_texts(count, key)
+        if joined is not None:
+            try:
+                return joined.decode().split("\n")
+            except UnicodeDecodeError as error:
+                raise _not_text(key, error) from None
+        pieces = self._pieces(count, key)
         try:
             # Together, which is faster; a line end in one of them shows in their number.
             texts = b"\n".join(pieces).decode().split("\n")
@@ -266,28 +270,37 @@ class _Cursor:
             raise _not_text(key, error) from None
         return texts if len(texts) == count else [piece.decode() for piece in pieces]
 
-    def _short_pieces(self, count: int, key: str) -> list[bytes] | None:
-        """The next ``count`` texts, found without a loop over them where all have 1 to 255 bytes and no NUL: then the
-        seven zeros of a length's upper bytes stand before each of them and nowhere else. None where that is not so.
+    def _short_texts(self, count: int, key: str) -> bytes | None:
+        """The next ``count`` texts with line ends between, found without a loop where all have 1 to 255 bytes, no NUL
+        and no line end: then the seven zeros of a length's upper bytes stand before each of them and nowhere else.
+        None where that is not so.
         """
-        # No more than such texts can take: a head of many arrays is not searched to its end for each of them.
-        parts = self.data[self.at : self.at + (8 + 255) * count].split(b"\0" * 7, count)
-        if count == 0 or len(parts) != count + 1:
+        if not count:
             return None
-        rest = parts.pop()
-        # Each part should be a text and one byte more, the length of the next one; the first has no text before it.
-        sizes = np.fromiter(map(len, parts), np.int64, count)
-        if sizes[0] != 1 or not sizes.all():
+        # Most texts are of a few bytes; no more is looked through than such texts can take, for each of many arrays.
+        for widest in (24, 8 + 255):
+            data = np.frombuffer(self.data, np.uint8)[self.at : self.at + widest * count]
+            zeros = np.flatnonzero(data == 0)[: 7 * count]
+            if len(zeros) == 7 * count:
+                break
+        else:
             return None
-        ends = np.cumsum(sizes)
-        lengths = np.frombuffer(b"".join(parts), np.uint8)[ends - 1]
-        last = int(lengths[-1])
-        if (lengths[:-1] != sizes[1:] - 1).any() or last > len(rest):
+        upper = zeros.reshape(count, 7)
+        starts, marks = upper[:, 0], upper[:, 6]
+        lengths = data[starts - 1].astype(np.int64)
+        end = int(marks[-1] + 1 + lengths[-1])
+        sound = starts[0] == 1 and (marks - starts == 6).all() and (starts[1:] == marks[:-1] + lengths[:-1] + 2).all()
+        if not sound or not lengths.all() or end > len(data) or not data[marks[-1] + 1 : end].all():
             return None
-        end = self.at + int(ends[-1]) + 7 * count + last
-        self.require(end, key)
-        self.at = end
-        return [*[part[:-1] for part in parts[1:]], rest[:last]]
+        texts, kept = data[:end].copy(), data[:end] != 0
+        if (texts == 0x0A).sum() != (lengths == 0x0A).sum():
+            return None
+        texts[marks] = 0x0A
+        kept[starts - 1] = False
+        kept[marks[1:]] = True
+        self.require(self.at + end, key)
+        self.at += end
+        return texts[kept].tobytes()
 
     def _pieces(self, count: int, key: str) -> list[bytes]:
         """The next ``count`` texts, whatever they are."""

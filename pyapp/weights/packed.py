@@ -7,7 +7,6 @@ was damaged meanwhile is thrown away instead of being believed.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from ..errors import BadArgument, BadWeights, Closed
@@ -85,7 +84,7 @@ class PackedBlob:
                 return self._file.read(offset, length)
             start, end = first * SEGMENT_BYTES, min(self.total, last * SEGMENT_BYTES)
             whole = self._file.read(start, end - start)
-            await asyncio.gather(*(self._check(index, whole, start) for index in range(first, last)))
+            await self._check(first, whole)
             return self._buffers.view(whole, offset - start, offset - start + length)
         except StorageError as error:
             await self.discard()
@@ -95,11 +94,10 @@ class PackedBlob:
                 repack=True,
             ) from None
 
-    async def _check(self, index: int, whole: Buffer, start: int) -> None:
-        if not self._checked[index]:
-            at = index * SEGMENT_BYTES - start
-            segment = self._buffers.view(whole, at, min(at + SEGMENT_BYTES, self._buffers.size(whole)))
-            if await self._buffers.sha256(segment) != self._hashes[index]:
+    async def _check(self, first: int, whole: Buffer) -> None:
+        """``whole``: the bytes from segment ``first`` on. Raises StorageError."""
+        for index, found in enumerate(await self._buffers.sha256_each(whole, SEGMENT_BYTES), first):
+            if found != self._hashes[index]:
                 raise StorageError(f"the bytes from {index * SEGMENT_BYTES} on have changed")
             self._checked[index] = 1
 

@@ -52,9 +52,9 @@
   wrap(GPUQueue, "submit", () => { ledger.submits += 1; });
   wrap(GPUQueue, "onSubmittedWorkDone", () => { ledger.waits += 1; });
   wrap(GPUBuffer, "mapAsync", () => { ledger.readBacks += 1; });
-  wrap(GPUQueue, "writeBuffer", (queue, [, , data]) => {
+  wrap(GPUQueue, "writeBuffer", (queue, [, , data, first = 0, size = data.byteLength - first]) => {
     ledger.writes += 1;
-    ledger.writtenBytes += data.byteLength;
+    ledger.writtenBytes += size;
   });
   wrap(GPUComputePassEncoder, "dispatchWorkgroups", () => {
     ledger.dispatches += 1;

@@ -332,7 +332,7 @@ async def test_worker_script_that_is_missing(plain: Open) -> None:
 
 async def test_python_that_is_not_all_there(plain: Open) -> None:
     page = await plain()
-    await page.context.route("**/wheels/tandem-*.image", lambda route: route.fulfill(status=404, body="gone"))
+    await page.context.route("**/wheels/*.image", lambda route: route.fulfill(status=404, body="gone"))
     result = await js(
         page,
         """

@@ -66,7 +66,9 @@ class FakeDevice:
         self.queries.append(FakeQueries(count))
         return self.queries[-1]
 
-    def _write(self, buffer: FakeBuffer, offset: int, data: Any) -> None:
+    def _write(self, buffer: FakeBuffer, offset: int, data: Any, first: int = 0, count: int | None = None) -> None:
+        assert first + (count or 0) <= len(data)
+        data = data[first : None if count is None else first + count]
         assert not buffer.destroyed
         assert offset % 4 == 0
         assert len(data) % 4 == 0

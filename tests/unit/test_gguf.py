@@ -191,6 +191,15 @@ async def test_vocabulary_across_several_reads() -> None:
     assert file.tensors["t"].offset == len(data) - 32
 
 
+def test_a_length_with_one_zero_in_it_is_not_taken_for_a_short_one() -> None:
+    """The quick way looks for seven zeros in a row, but not at each of them first."""
+    for count in (1, 2):
+        packed = struct.pack("<IQ", 8, count) + (b"\x03\0abc" * count).ljust(8 * count + 6, b"\0")
+        data = head([entry("tokens", 9, packed)], [tensor("t", (8,))]) + bytes(200)
+        with pytest.raises((BadModel, NeedMoreBytes)):
+            parse_gguf(data, len(data))
+
+
 TEXTS = st.lists(
     st.one_of(
         st.text(max_size=12),

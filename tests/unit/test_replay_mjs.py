@@ -210,3 +210,21 @@ def test_zeros_go_behind_the_copy_and_over_each_place() -> None:
         ["clear", "a", 0, 64], ["clear", "b", 1024, 64],
         ["clear", "a", 0, 128], ["clear", "b", 1024, 128], ["clear", "slab", 256, 512],
     ]  # fmt: skip
+
+
+def test_bind_groups_are_made_of_a_flat_list() -> None:
+    made = node("""
+      const { bindGroups } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+      const maker = { createBindGroup: (descriptor) => descriptor };
+      const far = 3 * 2 ** 31;
+      return bindGroups(maker, ["L0", "L1"], ["a", "b"], [1, 2, 0, 1, far, 256, 3, 0, 0, 4, 0, 0, 0, 1, 7, 1, 512, 8]);
+    """)
+
+    def entry(binding: int, buffer: str, offset: int, size: int) -> dict[str, Any]:
+        return {"binding": binding, "resource": {"buffer": buffer, "offset": offset, "size": size}}
+
+    assert made == [
+        {"layout": "L1", "entries": [entry(0, "b", 3 * 2**31, 256), entry(3, "a", 0, 4)]},
+        {"layout": "L0", "entries": []},
+        {"layout": "L0", "entries": [entry(7, "b", 512, 8)]},
+    ]

@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pyapp.errors import DeviceLost, OutOfMemory, OutOfPool
+from pyapp.gpu import residency as residency_module
 from pyapp.gpu.placement import Placement, place
 from pyapp.gpu.pool import Pool
-from pyapp.gpu.residency import MOVES_KEPT, UPLOAD_BYTES, Residency
+from pyapp.gpu.residency import MOVES_KEPT, READS_AHEAD, UPLOAD_BYTES, Residency
 from pyapp.models.decoder import expected_shapes
 from pyapp.models.decoder_weights import recipes_by_block
 from pyapp.models.efficientnet import build_graph, pack_layout
@@ -176,15 +177,18 @@ def test_a_part_that_does_not_lie_together_is_refused() -> None:
 
 @pytest.mark.parametrize("fail_at", [1, 2, 3])
 @pytest.mark.parametrize("error", [OSError("gone"), asyncio.CancelledError()], ids=["error", "cancelled"])
-def test_an_upload_that_is_cut_is_made_good(fail_at: int, error: BaseException) -> None:
+def test_an_upload_that_is_cut_is_made_good(
+    monkeypatch: pytest.MonkeyPatch, fail_at: int, error: BaseException
+) -> None:
+    monkeypatch.setattr(residency_module, "UPLOAD_BYTES", 4 * UNIT)
     turns = Turns([12], a=[2, 3, 4], b=[3, 3, 3])
     turns.ensure("b")
     turns.readers["a"].fail_at, turns.readers["a"].error = fail_at, error
     before = turns.device.written
     with pytest.raises(type(error)):
         turns.ensure("a")
-    assert turns.device.written - before == sum([2, 3, 4][: fail_at - 1]) * UNIT
-    assert turns.moved_by("a") == sum([2, 3, 4][fail_at - 1 :])
+    assert turns.device.written - before == 4 * (fail_at - 1) * UNIT
+    assert turns.moved_by("a") == 9 - 4 * (fail_at - 1)
     turns.holds_its_bytes("a")
 
 
@@ -209,8 +213,50 @@ def test_large_blocks_are_read_in_pieces() -> None:
     turns = Turns([units + 9], a=[9, units])
     seen: list[tuple[int, int]] = []
     turns.ensure("a", lambda done, total: seen.append((done, total)))
-    assert turns.readers["a"].reads == 1 + 3
-    assert seen == [(9 * UNIT, (9 + units) * UNIT), ((9 + units) * UNIT, (9 + units) * UNIT)]
+    assert turns.readers["a"].reads == 3
+    total = (9 + units) * UNIT
+    assert seen == [(UPLOAD_BYTES, total), (2 * UPLOAD_BYTES, total), (total, total)]
+    turns.holds_its_bytes("a")
+
+
+def test_small_blocks_are_read_together_but_written_each_to_its_place() -> None:
+    turns = Turns([8, 9], a=[3, 4, 2, 5])
+    turns.ensure("a")
+    assert turns.readers["a"].reads == 1
+    assert turns.residency.uploads == 4
+    assert {home.slab for homes in turns.placement("a").homes for home in homes} == {0, 1}
+    turns.holds_its_bytes("a")
+
+
+async def test_the_next_parts_are_read_while_one_is_waited_for_and_no_more_than_those(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(residency_module, "UPLOAD_BYTES", UNIT)
+    turns = await asyncio.to_thread(Turns, [20], a=[4, 4, 4])
+    reader, gate, under_way, most = turns.readers["a"], asyncio.Event(), 0, 0
+    read = reader.read_js
+
+    async def slow(offset: int, length: int) -> Array:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            await gate.wait()
+        finally:
+            under_way -= 1
+        return await read(offset, length)
+
+    reader.read_js = slow  # type: ignore[method-assign]
+    ensuring = asyncio.ensure_future(turns.residency.ensure("a"))
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert (under_way, turns.device.written) == (READS_AHEAD, 0)
+    ensuring.cancel()
+    await asyncio.wait([ensuring])
+    assert turns.device.written == 0
+    gate.set()
+    await turns.residency.ensure("a")
+    assert most == READS_AHEAD
     turns.holds_its_bytes("a")
 
 

@@ -104,7 +104,7 @@ def test_the_wheel_is_reproducible_and_holds_the_browser_side(dist: Path) -> Non
 def test_the_images_hold_what_python_starts_with(dist: Path) -> None:
     index = json.loads((dist / "wheels" / "index.json").read_bytes())
     images = index["images"]
-    assert images.keys() == {"snapshot", "libraries", "tandem"}
+    assert images.keys() == {"snapshot", "modules", "libraries", "tandem"}
     listing = entries((dist / images["tandem"]).read_bytes())
     assert "pyapp/worker.pyc" in listing
     assert {name for name in listing if name.endswith(".wgsl")} == {
@@ -114,12 +114,32 @@ def test_the_images_hold_what_python_starts_with(dist: Path) -> None:
     libraries = entries((dist / images["libraries"]).read_bytes())
     assert {name.split("/")[0] for name in libraries} >= {"numpy", "regex", "tiktoken", "tiktoken_ext"}
     assert not [name for name in libraries if "/tests/" in name or name.endswith(".pyi")]
+    own = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
+    start = [images["snapshot"], images["modules"], *(each["file"] for each in index["compiled"])]
+    fetched = [*(dist / "pyodide" / name for name in own), *(dist / path for path in start)]
+    assert index["runtimeBytes"] == sum(path.stat().st_size for path in fetched)
+
+
+def test_the_snapshot_has_our_modules_in_it_and_nothing_of_the_machine(dist: Path) -> None:
+    index = json.loads((dist / "wheels" / "index.json").read_bytes())
+    images = index["images"]
     snapshot = (dist / images["snapshot"]).read_bytes()
     assert len(snapshot) > 20_000_000
     assert str(ROOT).encode() not in snapshot, "whose machine built it is nobody's business"
-    own = ("pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
-    fetched = [*(dist / "pyodide" / name for name in own), *(dist / path for path in images.values())]
-    assert index["runtimeBytes"] == sum(path.stat().st_size for path in fetched)
+    everything = {
+        path: size
+        for name in ("libraries", "tandem")
+        for path, size in entries((dist / images[name]).read_bytes()).items()
+    }
+    later = entries((dist / images["modules"]).read_bytes())
+    assert later.items() <= everything.items()
+    inside = everything.keys() - later.keys()
+    assert inside >= {"pyapp/worker.pyc", "pyapp/engine/engine.pyc", "numpy/__init__.pyc", "regex/__init__.pyc"}
+    assert later.keys() >= {"pyapp/bench/sharing.pyc", "numpy/random/__init__.pyc", "tiktoken/__init__.pyc"}
+    compiled = {each["path"]: (dist / each["file"]).read_bytes() for each in index["compiled"]}
+    assert {path for path in inside if path.endswith(".so")} == {path.split("/site-packages/")[1] for path in compiled}
+    assert {each["path"] for each in index["layout"]["libraries"]} == compiled.keys()
+    assert all(data.startswith(b"\0asm") for data in compiled.values())
 
 
 def entries(image: bytes) -> dict[str, int]:
@@ -132,7 +152,7 @@ def entries(image: bytes) -> dict[str, int]:
 
 def test_python_that_does_not_start_while_the_site_is_built_says_so() -> None:
     with pytest.raises(SetupError, match=r"Python does not start in Playwright's Node: .*not here"):
-        python_image.snapshot({"pyodide.mjs": b"export function loadPyodide() { throw new Error('not here'); }"})
+        python_image.compiled({"pyodide.mjs": b"export function loadPyodide() { throw new Error('not here'); }"}, {})
 
 
 def test_the_wheel_key_follows_its_inputs(tmp_path: Path) -> None:

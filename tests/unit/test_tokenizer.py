@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from pyapp.errors import BadArgument, BadModel
 from pyapp.text import long_words
 from pyapp.text import tokenizer as tokenizer_module
+from pyapp.text import vocabulary as vocabulary_module
 from pyapp.text.pretokenizers import PATTERNS
 from pyapp.text.tokenizer import SHORT, Tokenizer
-from pyapp.text.vocabulary import Vocabulary
+from pyapp.text.vocabulary import RanksOfTexts, Vocabulary
 from tests.unit.text_models import PlainBpe, golden, smollm2, tiny
 
 
@@ -106,6 +107,41 @@ def test_ids_that_are_not_in_the_order_of_the_merges() -> None:
     assert {order[i] for i in mixed.eos_ids} == straight.eos_ids
 
 
+def test_a_vocabulary_in_order_and_one_that_is_looked_through_merge_by_merge_are_the_same(
+    metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for base in (metadata, *(tiny(pre) for pre in ("smollm", "qwen2"))):
+        quick = Vocabulary.from_gguf(base)
+        with monkeypatch.context() as slow:
+            slow.setattr(vocabulary_module, "_in_order", lambda normal, merges: range(0))
+            slowly = Vocabulary.from_gguf(base)
+        assert isinstance(quick.ranks, RanksOfTexts)
+        assert isinstance(slowly.ranks, dict)
+        assert dict(quick.ranks) == slowly.ranks
+        assert len(quick.ranks) == len(slowly.ranks)
+        assert quick.id_of_rank == slowly.id_of_rank
+        assert (quick.ends, quick.control, quick.user_defined) == (slowly.ends, slowly.control, slowly.user_defined)
+        assert b"" not in quick.ranks
+        assert quick.ranks.get(b"\xff\xfe") is None
+        with pytest.raises(KeyError):
+            quick.ranks[b"\xff\xfe"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "merges"),
+    [
+        (["a", "b", "ab", "ab"], ["a b", "a b"]),  # the second name is no other token
+        (["a", "b", "ab", "a\nb"], ["a b", "a\n b"]),
+        (["a", "b", "c"], ["b ", "c "]),
+        (["a", "b", "bc", "ab"], ["a b"]),
+    ],
+    ids=["twice", "line end", "single bytes", "in order"],
+)
+def test_only_what_is_sound_counts_as_in_order(tokens: list[str], merges: list[str]) -> None:
+    found = vocabulary_module._in_order(tokens, merges)
+    assert found == (range(3, 4) if merges == ["a b"] else range(0))
+
+
 def test_short_texts_need_no_tiktoken_and_have_the_ids_that_it_gives(
     metadata: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -174,7 +210,7 @@ def test_lone_surrogates_and_nul(tokenizer: Tokenizer) -> None:
 
 
 RANKS = Vocabulary.from_gguf(tiny("smollm")).ranks
-CORE = tiktoken.Encoding("tiny", pat_str=r"(?s:.)+", mergeable_ranks=RANKS, special_tokens={})
+CORE = tiktoken.Encoding("tiny", pat_str=r"(?s:.)+", mergeable_ranks=dict(RANKS), special_tokens={})
 
 
 @settings(max_examples=200, deadline=None)
