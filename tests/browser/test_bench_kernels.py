@@ -44,7 +44,7 @@ async def test_every_kind_of_row_comes_and_other_shapes_are_right(open_page: Ope
     # This adapter has a clock of its own. A noisy machine may make a single submit of many no longer than one of few.
     timed = [row for kind in KINDS for row in found[kind] if row.get("ceiling") not in ("upload", "round trip")]
     assert {row["clock"] for row in timed} <= {"gpu", "wall"}
-    assert sum(row["clock"] == "gpu" for row in timed) > 0.7 * len(timed)
+    assert sum(row["clock"] == "gpu" for row in timed) > len(timed) / 2
     assert [row["ranges"] for row in found["ceiling"] if "ranges" in row] == [2]  # of 4 MiB in 8
     assert all(row["wall_us"] > 0 for row in found["step"] if row["clock"] == "gpu")
     assert {(row["phase"], row["context"]) for row in found["step"]} == {("decode", 16), ("prefill", 0)}
