@@ -11,7 +11,6 @@ from ..compiler.lowering import lower
 from ..compiler.passes import fuse
 from ..compiler.passes_vision import VISION_PASSES
 from ..gpu.device import Device
-from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
@@ -73,8 +72,7 @@ class VisionRunner:
     async def bind_memory(self, activations: Region) -> None:
         self._activations = activations
         self._constants = await self._pool.constants_buffer(len(self.plan.constants))
-        data = np.frombuffer(self.plan.constants, np.uint8)
-        self.device.queue.writeBuffer(self._constants, 0, heap_view(data))
+        self.device.write(self._constants, 0, np.frombuffer(self.plan.constants, np.uint8))
         self._staging = (await self._pool.readback_ring(CLASSES * 4, slots=1))[0]
 
     def build(self, kernels: Kernels) -> None:

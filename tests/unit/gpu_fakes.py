@@ -77,6 +77,9 @@ class FakeDevice:
         if self.keep_bytes:
             buffer.bytes[offset : offset + len(data)] = data
 
+    def write(self, buffer: FakeBuffer, offset: int, array: np.ndarray) -> None:
+        self._write(buffer, offset, array.reshape(-1).view(np.uint8))
+
     def check(self) -> None:
         if self.lost:
             raise DeviceLost("The GPU device was lost (a test).")

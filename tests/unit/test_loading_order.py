@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from pyapp.engine import engine as engine_module
-from pyapp.engine import language as language_module
 from pyapp.engine.engine import Engine
 from pyapp.engine.language import LanguageModel
 from pyapp.engine.loading import load
@@ -52,7 +51,6 @@ class Kernels:
 async def test_text_is_read_while_kernels_compile_and_before_weights_are_packed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(language_module, "heap_view", lambda array: array.reshape(-1).view("u1"))
     log: list[str] = []
     device = fake_device()
     device.before_scope_closes = lambda: asyncio.sleep(0)  # every scope is a way to the GPU's process and back
