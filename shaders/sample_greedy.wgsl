@@ -1,40 +1,51 @@
-// The token with the largest finite logit; of equal ones the lowest id. One workgroup.
+// The token with the largest finite logit; of equal ones the lowest id. One workgroup, one pass over the logits.
 //#include "state.wgsl"
 
-@group(0) @binding(0) var<storage, read_write> logits: array<f32>;
 @group(0) @binding(1) var<storage, read_write> state: State;
 
-var<workgroup> best_value: array<f32, ${WG}>;
-var<workgroup> best_id: array<u32, ${WG}>;
+// The largest key, and how far before the end of the vocabulary its lowest id is; 0 where there is none.
+var<workgroup> highest: atomic<u32>;
+var<workgroup> from_end: atomic<u32>;
 
+//#include "logits.wgsl"
 //#include "step_end.wgsl"
 
 @compute @workgroup_size(${WG})
 fn main(@builtin(local_invocation_index) local: u32) {
-    var value = 0.0;
-    var id = NO_TOKEN;
-    for (var i = local; i < ${V}u; i += ${WG}u) {
-        let v = logits[i];
-        if (is_finite(v) && (id == NO_TOKEN || v > value)) {
-            value = v;
-            id = i;
+    let stopped = state.stop != 0u;
+    // Not left to WebGPU's zeros: Mesa's lavapipe 22 does not write them.
+    if (local == 0u) {
+        atomicStore(&highest, 0u);
+        atomicStore(&from_end, 0u);
+    }
+    var best = 0u;
+    var best_round = 0u;
+    for (var round = 0u; round < ROUNDS; round++) {
+        let keys = read_keys(round, local);
+        var high = keys[0];
+//#for i in LOADS - 1
+        high = max(high, keys[${i + 1}]);
+//#endfor
+        if (largest(high) > best) {
+            best = largest(high);
+            best_round = round;
         }
     }
-    best_value[local] = value;
-    best_id[local] = id;
     workgroupBarrier();
-    if (local != 0u || state.stop != 0u) {
-        return;
+    atomicMax(&highest, best);
+    workgroupBarrier();
+    // Who has it looks in which of the round's places: rounds come in the order of ids, so the first is the lowest.
+    if (best != 0u && best == atomicLoad(&highest)) {
+        let keys = read_keys(best_round, local);
+        var ids = vec4u(NO_TOKEN);
+//#for i in LOADS
+        ids = min(ids, select(vec4u(NO_TOKEN), ids_at(place_of(best_round, ${i}u, local)), keys[${i}] == vec4u(best)));
+//#endfor
+        atomicMax(&from_end, V - min(min(ids.x, ids.y), min(ids.z, ids.w)));
     }
-    for (var i = 1u; i < ${WG}u; i++) {
-        let other = best_id[i];
-        if (other == NO_TOKEN) {
-            continue;
-        }
-        if (id == NO_TOKEN || best_value[i] > value || (best_value[i] == value && other < id)) {
-            value = best_value[i];
-            id = other;
-        }
+    workgroupBarrier();
+    if (local == 0u && !stopped) {
+        let before = atomicLoad(&from_end);
+        finish_step(select(V - before, NO_TOKEN, before == 0u));
     }
-    finish_step(id);
 }

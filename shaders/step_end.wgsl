@@ -2,21 +2,20 @@
 // a number: then the token is NO_TOKEN, which is in no vocabulary.
 const NO_TOKEN = 0xffffffffu;
 
-// NaN and the infinities by their bits: of floats WGSL lets a compiler assume that they are neither.
-fn is_finite(v: f32) -> bool {
-    return (bitcast<u32>(v) & 0x7f800000u) != 0x7f800000u;
-}
-
 fn finish_step(token: u32) {
-    let slot = state.step % state.ring;
+    // Everything is read before anything is written, so that the loads do not wait for each other.
+    let step = state.step;
+    let slot = step % state.ring;
+    let position = state.position + state.count;
+    var stop = step + 1u >= state.limit || token == NO_TOKEN;
+    let ends = vec4u(state.ends);
+//#for i in 3
+    stop = stop | any((state.end_ids[${i}] == vec4u(token)) & (vec4u(${4 * i}u, ${4 * i + 1}u, ${4 * i + 2}u, ${4 * i + 3}u) < ends));
+//#endfor
     state.ids[slot / 4u][slot % 4u] = token;
     state.token = token;
-    state.position += state.count;
+    state.position = position;
     state.count = 1u;
-    state.step += 1u;
-    var stop = state.step >= state.limit || token == NO_TOKEN;
-    for (var i = 0u; i < state.ends; i++) {
-        stop = stop || state.end_ids[i / 4u][i % 4u] == token;
-    }
+    state.step = step + 1u;
     state.stop = select(0u, 1u, stop);
 }

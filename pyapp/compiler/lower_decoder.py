@@ -251,11 +251,12 @@ def lower_add(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
 
 def lower_sample(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     vocab = graph.tensors[op.inputs["logits"]].shape[1]
-    # One workgroup walks the vocabulary: as wide as the device allows, but narrow where a barrier is dear.
-    wide = WORKGROUP if limits.software else min(256, limits.max_invocations)
+    # One workgroup walks the vocabulary: as wide as the device allows, but narrow where a barrier is dear. Loads that
+    # wait together only lengthen the text where a load does not wait.
+    wide, loads = (WORKGROUP, 1) if limits.software else (min(256, limits.max_invocations), 8)
     bindings = (Binding(0, op.inputs["logits"], "read_write"), Binding(1, "state", "read_write"))
-    file = "sample_greedy" if op.attrs["greedy"] else "sample"
-    return [Dispatch(op.name, Shader.of(file, V=vocab, WG=wide), bindings, (1, 1, 1), bytes=vocab * 4, flops=vocab)]
+    shader = Shader.of("sample_greedy" if op.attrs["greedy"] else "sample", V=vocab, WG=wide, LOADS=loads)
+    return [Dispatch(op.name, shader, bindings, (1, 1, 1), bytes=vocab * 4, flops=vocab)]
 
 
 LOWERINGS: dict[str, Callable[[Op, Graph, DeviceLimits], list[Dispatch]]] = {

@@ -175,7 +175,8 @@ class Cases:
     # -- sampling -------------------------------------------------------------------------------------------------
 
     def _sampling(self, index: int, op: Op, walk: int) -> Iterator[Case]:
-        """Some tokens among many that are out of the question, and logits of which none is a number."""
+        """Some tokens among many that are out of the question, and logits of which none is a number. What draws does so
+        from a list of the largest, and from all where top_k is as many as its invocations."""
         vocab = self.graph.tensors[op.inputs["logits"]].shape[1]
         # All over the vocabulary, in pairs that one invocation walks.
         spread = np.linspace(0, vocab - 1, LIKELY // 2).astype(np.int64)
@@ -185,12 +186,15 @@ class Cases:
         draws = StepState(seed=7, walk=walk)
         if not op.attrs["greedy"]:
             draws = replace(draws, temperature=0.8, top_k=5, top_p=0.9)
-        for given in (logits, np.full_like(logits, np.nan)):
-            after = replace(draws, ids=[])
+        todo = [(draws, logits), (draws, np.full_like(logits, np.nan))]
+        if not op.attrs["greedy"]:
+            todo.append((replace(draws, top_k=walk), logits))
+        for begin, given in todo:
+            after = replace(begin, ids=[])
             run = Run(self.graph, NO_WEIGHTS.__getitem__, after, {op.inputs["logits"]: given})
             for _ in range(STEPS):
                 OPERATIONS["sample"](run, op)
-            yield Case(index, draws, [(op.inputs["logits"], 0, given)], steps=STEPS, after=after)
+            yield Case(index, begin, [(op.inputs["logits"], 0, given)], steps=STEPS, after=after)
 
 
 @dataclass

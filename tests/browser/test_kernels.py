@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import pytest_asyncio
 from playwright.async_api import Browser
 
-from pyapp.compiler.reference import StepState
 from tests.browser.pyodide_page import PyodidePage
 from tests.kernels.decoder_cases import TOLERANCE, cases
-from tests.kernels.expected import words_of
+from tests.kernels.expected import words_after
 from tests.kernels.sampling_cases import (
     DICE,
     Draws,
@@ -52,14 +50,6 @@ async def after(python: PyodidePage) -> dict[str, list[list[int]]]:
     return await python.run("kernels.sampling_on_gpu", "states_after", FILES)
 
 
-def words_after(state: StepState, steps: list[int], first_step: int) -> list[int]:
-    """The 64 words of a state, with what the steps left in its ring."""
-    words = words_of(replace(state))
-    for step, token in enumerate(steps, first_step):
-        words[24 + step % 32] = token
-    return [int(word) for word in words]
-
-
 @pytest.mark.parametrize(
     ("kind", "draws"),
     [*(("greedy", each) for each in greedy_cases()), *(("random", each) for each in random_cases())],
@@ -69,7 +59,8 @@ async def test_a_sampler_leaves_the_state_that_numpy_does(
     after: dict[str, list[list[int]]], kind: str, draws: Draws
 ) -> None:
     wanted = [
-        words_after(state, state.ids, begin.step) for state, begin in zip(draws.expected(), draws.states, strict=True)
+        words_after(state, state.ids, begin.step).tolist()
+        for state, begin in zip(draws.expected(), draws.states, strict=True)
     ]
     assert after[f"{kind}: {draws.name}"] == wanted
 

@@ -31,6 +31,14 @@ def words_of(state: StepState) -> Array:
     return words
 
 
+def words_after(state: StepState, ids: list[int], first_step: int) -> Array:
+    """The words of a state, with what the steps from ``first_step`` on left in its ring (uint32 [64])."""
+    words = words_of(state)
+    for step, token in enumerate(ids, first_step):
+        words[24 + step % 32] = token
+    return words
+
+
 def guarded(value: Array) -> Array:
     """The words of ``value`` with NaN behind them (uint32)."""
     out = np.full((value.nbytes + 3) // 4 * 4 + GUARD, 0xFF, np.uint8)

@@ -3,7 +3,7 @@
 Chromium's SwiftShader has subgroups of 4 only; this is how the kernels meet other sizes without such hardware. A
 developer's tool, not part of the test run. With PyPI's wgpu 0.32.0 and Debian's mesa-vulkan-drivers:
 
-    python -m tests.kernels.native 16       every decoder case with the kernels of a GPU with subgroups of 16
+    python -m tests.kernels.native 16       every case, sampling too, with the kernels of a GPU with subgroups of 16
 """
 
 from __future__ import annotations
@@ -11,11 +11,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from pyapp.compiler.lowering import lower
 from pyapp.compiler.memory import aligned
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
@@ -140,16 +142,13 @@ class Native:
 
 
 def main(subgroup: int) -> int:
-    """Runs every decoder case; prints the largest error and whatever is wrong. Returns the exit status."""
-    from dataclasses import replace
-
-    from pyapp.compiler.lowering import lower
+    """Runs every case; prints the largest error and whatever is wrong. Returns the exit status."""
 
     from .decoder_cases import TOLERANCE, cases
     from .expected import compared, initial, words_of
 
     native = Native(subgroup * 32)
-    worst, wrong = 0.0, 0
+    worst, wrong = 0.0, sampled(native)
     for case in cases():
         # As on hardware with such subgroups, whatever the case asks for; its limits of memory stay.
         subgroup = native.limits.subgroup
@@ -167,6 +166,26 @@ def main(subgroup: int) -> int:
                 print(f"{case.name}, position {state.position}: error {error:.1e} {'; '.join(faults)}")
     print(f"subgroups of {subgroup}: largest error {worst:.1e}, {wrong} wrong")
     return 1 if wrong else 0
+
+
+def sampled(native: Native) -> int:
+    """Runs every case of the samplers, as lowered for hardware; prints and counts those that end in a wrong state."""
+    from .expected import guarded, words_after, words_of
+    from .sampling_cases import greedy_cases, random_cases
+
+    wrong = 0
+    for draws in (*greedy_cases(), *random_cases()):
+        plan = lower(draws.graph, replace(native.limits, software=False))
+        walk = dict(plan.dispatches[0].shader.params)["WG"]
+        draws = replace(draws, states=tuple(replace(state, walk=walk) for state in draws.states))
+        native.load({}, {"logits": guarded(draws.logits[None])})
+        for begin, after in zip(draws.states, draws.expected(), strict=True):
+            native.set_state(words_of(begin))
+            native.run(plan.dispatches * draws.steps)
+            if not np.array_equal(native.read("state"), words_after(after, after.ids, begin.step)):
+                wrong += 1
+                print(f"{draws.name}, seed {begin.seed}: {native.read('state')}, not {after}")
+    return wrong
 
 
 if __name__ == "__main__":

@@ -16,6 +16,8 @@ Array = NDArray[Any]
 NO_WEIGHTS: dict[str, Array] = {}
 VOCAB = 200
 """Not a multiple of the 64 invocations that share it."""
+WIDE = 2003
+"""More than the sampler's list of the largest has room for, with 64 invocations and with 256; a prime."""
 LEAST_DRAW, LARGEST_DRAW = 11058903, 277529
 """Seeds whose first draw is 0, and 1 - 2^-24."""
 DICE = np.log(np.array([0.30, 0.05, 0.10, 0.02, 0.08, 0.15, 0.01, 0.04, 0.05, 0.20])).astype(np.float32)
@@ -76,6 +78,10 @@ def greedy_cases() -> Iterator[Draws]:
     yield Draws("one above minus infinity", but(np.full(VOCAB, -np.inf, np.float32), _150=-80.0), one)
     yield Draws("infinity", but(low, _8=np.inf), one)
     yield Draws("large negative", flat() * 1e30 - 1e32, one)
+    yield Draws("of both zeros the lower", but(np.full(VOCAB, -1, np.float32), _77=-0.0, _9=-0.0, _140=0.0), one)
+    yield Draws("fewer than invocations", flat(11, 5), one)
+    yield Draws("a wide one, the last", but(flat(12, WIDE) - 20, _2002=9.0), one)
+    yield Draws("a wide one, of equals the lowest", but(flat(12, WIDE) - 20, _2002=9.0, _1000=9.0, _1003=9.0), one)
     yield from _endings(0.0)
     yield from _not_finite(0.0)
 
@@ -96,8 +102,38 @@ def random_cases() -> Iterator[Draws]:
     yield Draws("without what minus infinity bars", but(np.full(VOCAB, -np.inf, np.float32), _9=1.0, _77=1.5, _13=0.5),
                 states(temperature=1.0), 32)  # fmt: skip
     yield Draws("the least draw", but(flat(9), _0=-np.inf), (StepState(seed=LEAST_DRAW, temperature=1.0),))
+    yield from _borders()
     yield from _endings(1.0)
     yield from _not_finite(1.0)
+
+
+def _borders() -> Iterator[Draws]:
+    """What the list of the largest logits holds, and what is searched for among all."""
+
+    def states(count: int = 4, **more: Any) -> tuple[StepState, ...]:
+        return tuple(StepState(seed=seed * 40503 + 7, **more) for seed in range(count))
+
+    normal, equal = flat(13, WIDE), np.zeros(WIDE, np.float32)
+    # 700 at the top, of two values in turns, and neighbours: few invocations read most of them.
+    ties = but(flat(14, WIDE) - 20, **{f"_{token}": float(1 + token % 2) for token in range(1100, 1800)})
+    yield Draws("listed", normal, states(temperature=0.8, top_k=40, top_p=0.9), 8)
+    yield Draws("listed, top k alone", normal, states(temperature=0.8, top_k=40), 8)
+    yield Draws("listed, top p alone", normal * 4, states(temperature=1.0, top_p=0.9), 8)
+    yield Draws("listed, and a tie at the border of top p", but(normal - 20, _3=4.0, _700=3.0, _1003=3.0, _2002=3.0),
+                states(temperature=1.0, top_p=0.75), 8)  # fmt: skip
+    yield Draws("listed, both zeros tie", but(normal - 20, _3=4.0, _700=0.0, _1003=-0.0, _2002=-0.0, _8=-1.0),
+                states(temperature=4.0, top_k=2), 8)  # fmt: skip
+    yield Draws("top k above the invocations", normal, states(temperature=1.0, top_k=900, top_p=0.8), 8)
+    yield Draws("top k all but one", normal, states(2, temperature=1.0, top_k=WIDE - 1), 8)
+    yield Draws("flat, most of the mass", normal / 4, states(temperature=1.0, top_p=0.9), 8)
+    yield Draws("flat, hardly any mass", normal / 4, states(2, temperature=1.0, top_p=1e-6), 8)
+    yield Draws("more ties than the list holds", equal, states(temperature=1.0, top_k=3), 8)
+    yield Draws("more ties than the list holds, top p", equal, states(temperature=1.0, top_p=0.01), 8)
+    yield Draws("ties of neighbours", ties, states(temperature=1.0, top_k=5), 8)
+    yield Draws("ties of neighbours beyond the first value", ties, states(temperature=1.0, top_k=400, top_p=0.9), 8)
+    yield Draws("below zero and large", normal * 1e30 - 1e32, states(2, temperature=1e30, top_k=60, top_p=0.95), 8)
+    yield Draws("fewer than invocations", flat(11, 5), states(temperature=1.0, top_k=3, top_p=0.9), 8)
+    yield Draws("fewer than invocations, all of them", flat(11, 5), states(temperature=1.0), 8)
 
 
 def barely_reached() -> Draws:

@@ -97,12 +97,12 @@ def declared(wgsl: str) -> dict[int, str]:
 
 
 def workgroup_bytes(wgsl: str) -> int:
-    """Bytes of ``var<workgroup>``: all of them are scalars, vectors of four or arrays of these here."""
+    """Bytes of ``var<workgroup>``: all of them are scalars, atomics, vectors or arrays of these here."""
     total = 0
     for kind in re.findall(r"var<workgroup> \w+: ([^;]+);", wgsl):
         array = re.fullmatch(r"array<(\w+), (\d+)>", kind)
         element, count = (array[1], int(array[2])) if array else (kind, 1)
-        total += 4 * count * {"f32": 1, "u32": 1, "vec2f": 2, "vec4f": 4}[element]
+        total += 4 * count * {"f32": 1, "u32": 1, "atomic<u32>": 1, "vec2f": 2, "vec2u": 2, "vec4f": 4}[element]
     return total
 
 
