@@ -11,7 +11,7 @@ fn draw_from_all(local: u32, params: vec4f, by_count: bool, highest: u32, top: f
         var reached = 0u;
         for (var bits = 0u; bits < 32u; bits += 2u) {
             let shift = 30u - bits;
-            let candidates = max(vec4u(reached) | (vec4u(1u, 2u, 3u, 0u) << vec4u(shift)), vec4u(border));
+            let candidates = vec4u(reached) | (vec4u(1u, 2u, 3u, 0u) << vec4u(shift));
             var part = vec4f(0.0);
             for (var round = 0u; round < ROUNDS; round++) {
                 let read = read_keys(round, local);

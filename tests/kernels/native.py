@@ -170,7 +170,7 @@ def main(subgroup: int) -> int:
 
 def sampled(native: Native) -> int:
     """Runs every case of the samplers, as lowered for hardware; prints and counts those that end in a wrong state."""
-    from .expected import guarded, words_after, words_of
+    from .expected import words_after, words_of
     from .sampling_cases import greedy_cases, random_cases
 
     wrong = 0
@@ -178,7 +178,7 @@ def sampled(native: Native) -> int:
         plan = lower(draws.graph, replace(native.limits, software=False))
         walk = dict(plan.dispatches[0].shader.params)["WG"]
         draws = replace(draws, states=tuple(replace(state, walk=walk) for state in draws.states))
-        native.load({}, {"logits": guarded(draws.logits[None])})
+        native.load({}, {"logits": draws.words})
         for begin, after in zip(draws.states, draws.expected(), strict=True):
             native.set_state(words_of(begin))
             native.run(plan.dispatches * draws.steps)

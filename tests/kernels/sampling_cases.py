@@ -12,12 +12,16 @@ from numpy.typing import NDArray
 from pyapp.compiler.graph import Graph, GraphBuilder
 from pyapp.compiler.reference import StepState, run
 
+from .expected import GUARD
+
 Array = NDArray[Any]
 NO_WEIGHTS: dict[str, Array] = {}
 VOCAB = 200
 """Not a multiple of the 64 invocations that share it."""
 WIDE = 2003
 """More than the sampler's list of the largest has room for, with 64 invocations and with 256; a prime."""
+WHOLE = 70_001
+"""More than 256 tokens for each of 256 invocations."""
 LEAST_DRAW, LARGEST_DRAW = 11058903, 277529
 """Seeds whose first draw is 0, and 1 - 2^-24."""
 DICE = np.log(np.array([0.30, 0.05, 0.10, 0.02, 0.08, 0.15, 0.01, 0.04, 0.05, 0.20])).astype(np.float32)
@@ -35,6 +39,11 @@ class Draws:
     @property
     def greedy(self) -> bool:
         return self.states[0].temperature == 0
+
+    @property
+    def words(self) -> Array:
+        """The logits with large ones behind them, which are not of the vocabulary and must not be drawn."""
+        return np.append(self.logits, np.full(GUARD // 4, 99, np.float32)).view(np.uint32)
 
     @property
     def graph(self) -> Graph:
@@ -116,7 +125,12 @@ def _borders() -> Iterator[Draws]:
     normal, equal = flat(13, WIDE), np.zeros(WIDE, np.float32)
     # 700 at the top, of two values in turns, and neighbours: few invocations read most of them.
     ties = but(flat(14, WIDE) - 20, **{f"_{token}": float(1 + token % 2) for token in range(1100, 1800)})
+    # One large one for each of 64 invocations, and for each of 256: fewer than top_k, though the list would hold them.
+    one_each = but(flat(15, WIDE, 0.1), **{f"_{token}": 3.0 + (token < 256) for token in range(0, 1024, 4)})
     yield Draws("listed", normal, states(temperature=0.8, top_k=40, top_p=0.9), 8)
+    many = (*states(2, temperature=3.0, top_k=60, top_p=0.9), *states(2, temperature=9.0, top_k=200, top_p=0.5))
+    yield Draws("listed, more than invocations", normal, many, 8)
+    yield Draws("top k above the invocations, which have one each", one_each, states(temperature=1.0, top_k=600), 8)
     yield Draws("listed, top k alone", normal, states(temperature=0.8, top_k=40), 8)
     yield Draws("listed, top p alone", normal * 4, states(temperature=1.0, top_p=0.9), 8)
     yield Draws("listed, and a tie at the border of top p", but(normal - 20, _3=4.0, _700=3.0, _1003=3.0, _2002=3.0),
@@ -132,6 +146,8 @@ def _borders() -> Iterator[Draws]:
     yield Draws("ties of neighbours", ties, states(temperature=1.0, top_k=5), 8)
     yield Draws("ties of neighbours beyond the first value", ties, states(temperature=1.0, top_k=400, top_p=0.9), 8)
     yield Draws("below zero and large", normal * 1e30 - 1e32, states(2, temperature=1e30, top_k=60, top_p=0.95), 8)
+    vocabulary = (*states(2, temperature=1.0), *states(2, temperature=1.0, top_k=300))
+    yield Draws("a vocabulary, all of it and most", flat(16, WHOLE, 4.0), vocabulary, 4)
     yield Draws("fewer than invocations", flat(11, 5), states(temperature=1.0, top_k=3, top_p=0.9), 8)
     yield Draws("fewer than invocations, all of them", flat(11, 5), states(temperature=1.0), 8)
 
@@ -158,6 +174,11 @@ def _not_finite(temperature: float) -> Iterator[Draws]:
     yield Draws("one is a number, and the least", but(none, _150=float(np.finfo(np.float32).min)), wide, 4)
     yield Draws("none is a number", none, states, 4)
     yield Draws("none is a number, top p", none, wide, 4)
+    if temperature:
+        every = tuple(replace(state, top_k=top_k) for state in states[:2] for top_k in (0, 150))
+        yield Draws("none is a number, all of it", none, every, 4)
+        yield Draws("some are no numbers, all of it", some, every, 4)
+        yield Draws("fewer numbers than top k", but(none, _150=-80.0, _7=-80.5), every, 4)
     yield Draws("all infinite", np.full(VOCAB, np.inf, np.float32), states, 4)
     yield Draws("all minus infinity", np.full(VOCAB, -np.inf, np.float32), states, 4)
     yield Draws("no number, but stopped", none, (replace(states[0], stop=True, token=9),), 4)

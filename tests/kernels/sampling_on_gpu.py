@@ -48,6 +48,7 @@ async def _run(todo: Iterable[Draws]) -> dict[str, list[list[int]]]:
         case = as_case(draws)
         await runner.kernels.prepare(runner.plan(case).dispatches)
         bound = Bound(runner, case)
+        bound.initial["logits"] = draws.words
         async with runner.device.guarded(case.name):
             found[draws.name] = []
             for state in case.states:
