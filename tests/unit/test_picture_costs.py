@@ -42,7 +42,9 @@ class Browser:
         self.calls: list[str] = []
         self.submits: list[tuple[Any, ...]] = []
         self.told: list[tuple[Any, int]] = []
-        acts: dict[str, Any] = {name: lambda *args: None for name in ("write", "hasten", "clear", "timed")}
+        acts: dict[str, Any] = {
+            name: lambda *args: None for name in ("write", "hasten", "clear", "timed", "bindGroups")
+        }
         acts |= {"submit": self._submit, "tell": self._tell}
         replay = SimpleNamespace(
             record=lambda *args: SimpleNamespace(pace=1e-12),
