@@ -15,6 +15,7 @@ from ..compiler.products import VectorShape
 from ..engine.engine import Engine
 from ..engine.language import LanguageRunner
 from ..engine.profile import Group, grouped
+from ..engine.steps import Spans
 from ..engine.timing import Stopwatch, Timing
 from ..engine.tuner import by_operation
 from ..gpu.plan import Dispatch, Plan
@@ -39,6 +40,8 @@ from .shapes import (
 from .subjects import Subject, chunk_of_prompt, step_at
 from .trying import tried
 
+AWAKE = 32
+"""Steps that go before each measurement: 20 ms of SmolLM2 on an H200, which ran at half its clock without."""
 FEW_LAYERS = 4
 """Whose products of a chunk are run: arithmetic bounds them, so a few layers say as much as all."""
 T = TypeVar("T")
@@ -73,11 +76,24 @@ class Sweep:
             )
         )  # fmt: skip
 
+    async def _timed(self, subject: Subject, spans: Spans) -> Timing:
+        await self._wake()
+        return await timed(self.watch, subject, spans, self.options, 1 << 20)
+
+    async def _whole(self, subject: Subject) -> Timing:
+        await self._wake()
+        return await whole(self.watch, subject, self.options)
+
+    async def _wake(self) -> None:
+        """Keeps the GPU at work for a while: one that has rested between two trials runs slower in the next."""
+        step = step_at(self.runner, 128)
+        await self.watch.submits(step.replay, step.spans, before=step.before)(min(AWAKE, step.most))
+
     async def _time(self, plan: Plan, base: Subject) -> Timing:
         """Of one dispatch of ``plan``, all run in turns from the start of ``base``."""
         rows = ((0, len(plan.dispatches)),)
         subject = replace(base, plan=plan, replay=await self._bound(plan), spans=rows)
-        return (await timed(self.watch, subject, rows, self.options, 1 << 20)).over(len(plan.dispatches))
+        return (await self._timed(subject, rows)).over(len(plan.dispatches))
 
     async def products(self, deadline: float) -> None:
         """Rows of each product of one token in each valid shape; the present one first and another in any case, all
@@ -128,8 +144,8 @@ class Sweep:
         base = step_at(self.runner, 128)
         subject = step_at(self.runner, 128, plan, await self._bound(plan))
         before, after = await self._logits(base), await self._logits(subject)
-        present = await whole(self.watch, base, self.options)
-        tuned = await whole(self.watch, subject, self.options)
+        present = await self._whole(base)
+        tuned = await self._whole(subject)
         self.post(
             {
                 "row": "tuned",
@@ -184,8 +200,8 @@ class Sweep:
     async def _attention(self, subject: Subject) -> Mapping[str, Any]:
         rows = [row for row, each in enumerate(subject.plan.dispatches) if each.shader.file == "attention_split"]
         spans = tuple((row, row + 1) for row in rows)
-        kernel = (await timed(self.watch, subject, spans, self.options, 1 << 20)).over(len(rows))
-        step = await whole(self.watch, subject, self.options)
+        kernel = (await self._timed(subject, spans)).over(len(rows))
+        step = await self._whole(subject)
         return {**figures(kernel), "step_us": step.us}
 
     async def tiles(self, deadline: float) -> None:
@@ -235,8 +251,8 @@ class Sweep:
                 for context in self.options.contexts:
                     base = step_at(runner, context, usual, fused_replay)
                     subject = step_at(runner, context, plan, replay)
-                    fused = await whole(self.watch, base, self.options)
-                    other = await whole(self.watch, subject, self.options)
+                    fused = await self._whole(base)
+                    other = await self._whole(subject)
                     self.post(
                         {
                             "row": "fusion",
