@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -15,6 +16,11 @@ from .ceilings import Ceilings
 from .kernel_options import KernelOptions
 from .subjects import Subject, spans_of
 
+WAKE_SECONDS = 1.0
+"""Before the kernels of a plan: on an H200 that had rested while a model was loaded, steps took four times as long for
+a quarter of a second and more."""
+AWAKE = 32
+"""Runs of the plan in a submit that is to keep the GPU at work."""
 Row = dict[str, Any]
 Post = Callable[[Row], Any]
 Stopped = Callable[[], Awaitable[bool]]
@@ -38,6 +44,14 @@ async def whole(watch: Stopwatch, subject: Subject, options: KernelOptions) -> T
     return await timed(watch, subject, subject.spans, options, subject.most)
 
 
+async def wake(watch: Stopwatch, subject: Subject, seconds: float = WAKE_SECONDS) -> None:
+    """Keeps the GPU at work for a while: one that has rested runs slower at first."""
+    run = watch.submits(subject.replay, subject.spans, tiles=subject.tiles, before=subject.before)
+    begin = time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        await run(1 if watch.software else min(AWAKE, subject.most))
+
+
 async def kernel_rows(
     watch: Stopwatch, subject: Subject, ceilings: Ceilings, options: KernelOptions, post: Post,
     failed: Callable[[str, Exception], Any], stopped: Stopped = never_stops,
@@ -45,6 +59,7 @@ async def kernel_rows(
     """Posts a row for each distinct kernel of the subject's plan, then one for the whole. A kernel that fails is told
     to ``failed`` (operation, error)."""
     total = 0.0
+    await wake(watch, subject)
     run = await whole(watch, subject, options)
     halted = await stopped()
     for group in grouped(subject.plan.dispatches):

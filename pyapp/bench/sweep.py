@@ -22,7 +22,7 @@ from ..gpu.plan import Dispatch, Plan
 from ..gpu.replay import Replay
 from .ceilings import figures
 from .kernel_options import KernelOptions
-from .kernel_rows import Post, stop_of, timed, whole
+from .kernel_rows import Post, stop_of, timed, wake, whole
 from .shapes import (
     AttentionShape,
     Products,
@@ -40,8 +40,8 @@ from .shapes import (
 from .subjects import Subject, chunk_of_prompt, step_at
 from .trying import tried
 
-AWAKE = 32
-"""Steps that go before each measurement: 20 ms of SmolLM2 on an H200, which ran at half its clock without."""
+AWAKE_SECONDS = 0.02
+"""Of work before each measurement."""
 FEW_LAYERS = 4
 """Whose products of a chunk are run: arithmetic bounds them, so a few layers say as much as all."""
 T = TypeVar("T")
@@ -77,17 +77,12 @@ class Sweep:
         )  # fmt: skip
 
     async def _timed(self, subject: Subject, spans: Spans) -> Timing:
-        await self._wake()
+        await wake(self.watch, step_at(self.runner, 128), AWAKE_SECONDS)
         return await timed(self.watch, subject, spans, self.options, 1 << 20)
 
     async def _whole(self, subject: Subject) -> Timing:
-        await self._wake()
+        await wake(self.watch, step_at(self.runner, 128), AWAKE_SECONDS)
         return await whole(self.watch, subject, self.options)
-
-    async def _wake(self) -> None:
-        """Keeps the GPU at work for a while: one that has rested between two trials runs slower in the next."""
-        step = step_at(self.runner, 128)
-        await self.watch.submits(step.replay, step.spans, before=step.before)(min(AWAKE, step.most))
 
     async def _time(self, plan: Plan, base: Subject) -> Timing:
         """Of one dispatch of ``plan``, all run in turns from the start of ``base``."""

@@ -40,6 +40,8 @@ class Generation:
         self._signal = signal
         self._started = started
         self._queue: Queue = asyncio.Queue()
+        self._held: list[Event | BaseException | None] = []
+        """What was taken from the queue behind the event that was handed out, one at most."""
         self._task: asyncio.Task[None] | None = None
         self._over = False
 
@@ -52,11 +54,27 @@ class Generation:
         if self._task is None:
             self._task = asyncio.ensure_future(_work(self._stream(tally := Tally()), tally, self._signal, self._queue))
             self._started(self)
-        item = await self._queue.get()
+        item = await self._next()
         if item is None or isinstance(item, BaseException):
             self._over = True
             raise item or StopAsyncIteration
-        return item
+        return self._joined(item)
+
+    async def _next(self) -> Event | BaseException | None:
+        if self._held:
+            return self._held.pop()
+        return await self._queue.get()
+
+    def _joined(self, event: Event) -> Event:
+        """With the texts behind it that are there already: several tokens come back from a GPU at a time, and each
+        event that is not sent is a message less for the page."""
+        while event["type"] == "text" and not self._queue.empty():
+            item = self._queue.get_nowait()
+            if not isinstance(item, dict) or item["type"] != "text" or item["source"] != event["source"]:
+                self._held.append(item)
+                break
+            event = events.text(event["text"] + item["text"], event["source"])
+        return event
 
     @property
     def task(self) -> asyncio.Task[None] | None:

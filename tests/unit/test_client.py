@@ -502,7 +502,8 @@ async def test_reader_who_stops_reading_holds_nobody_up() -> None:
     await anext(idle)
     assert text_of(await asyncio.wait_for(collect(client), 1)) == "Hello"
     second: Any = await anext(idle)
-    assert second["text"] == "e"
+    assert second["text"] == "ello", "what is there already comes together"
+    assert [event["type"] async for event in idle] == ["usage", "done"]
 
 
 async def test_close_ends_running_and_waiting_calls_and_later_ones() -> None:

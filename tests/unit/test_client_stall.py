@@ -141,9 +141,9 @@ async def test_abort_of_a_text_that_hangs_ends_and_no_cloud_is_asked() -> None:
     async with asyncio.timeout(5):
         async for event in client.generate(prompt="Hi", signal=aborted):
             events.append(event)
-            if event["type"] == "text" and len(events) == 2:
+            if event["type"] == "text":
                 aborted.set()
-    assert kinds(events) == ["text", "text", "usage", "done"]
+    assert kinds(events) == ["text", "usage", "done"]
     assert events[-1]["reason"] == "abort"
     assert world.cloud.requests == []
     assert text_of(await timely(collect(client))) == "Hello", "and the next text is written"
