@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -19,8 +18,8 @@ from .subjects import Subject, spans_of
 WAKE_SECONDS = 1.0
 """Before the kernels of a plan: on an H200 that had rested while a model was loaded, steps took four times as long for
 a quarter of a second and more."""
-AWAKE = 32
-"""Runs of the plan in a submit that is to keep the GPU at work."""
+SHORT = 0.02
+"""Seconds of a submit that is made longer: what keeps a GPU at work has few gaps."""
 Row = dict[str, Any]
 Post = Callable[[Row], Any]
 Stopped = Callable[[], Awaitable[bool]]
@@ -47,9 +46,12 @@ async def whole(watch: Stopwatch, subject: Subject, options: KernelOptions) -> T
 async def wake(watch: Stopwatch, subject: Subject, seconds: float = WAKE_SECONDS) -> None:
     """Keeps the GPU at work for a while: one that has rested runs slower at first."""
     run = watch.submits(subject.replay, subject.spans, tiles=subject.tiles, before=subject.before)
-    begin = time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        await run(1 if watch.software else min(AWAKE, subject.most))
+    spent, times = 0.0, 1
+    while spent < seconds:
+        taken = (await run(times)).wall
+        spent += max(taken, SHORT / 10)
+        if taken < SHORT:
+            times = min(2 * times, subject.most)
 
 
 async def kernel_rows(

@@ -122,11 +122,6 @@ class Stopwatch:
         return cls(pool.device, await pool.timestamps(), now)
 
     @property
-    def software(self) -> bool:
-        """Whether the GPU is emulated, and every run of a model takes seconds."""
-        return self._device.limits.software
-
-    @property
     def by_gpu(self) -> bool:
         """Whether the GPU's clock is read."""
         return self._timestamps is not None
