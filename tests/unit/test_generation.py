@@ -102,6 +102,35 @@ async def test_a_text_counts_from_where_it_goes_on(step: int) -> None:
     assert [token async for token in text(runner, leases, asyncio.Lock(), 4, step)] == list(range(step, step + 4))
 
 
+async def test_python_never_works_on_tokens_with_nothing_queued_behind_them() -> None:
+    """On a GPU, where the steps of a submit come together: from the second submit on, whoever reads a token has at
+    least one more submit on its way, until the last ones have been asked for."""
+    outstanding: list[int] = []
+
+    class Watched(Runner):
+        device = SimpleNamespace(limits=SimpleNamespace(software=False))
+
+        async def start(self, *args: Any, **named: Any) -> int:
+            outstanding.append(1)
+            return await super().start(*args, **named)
+
+        async def steps(self, lease: Lease, params: Any, count: int) -> int:
+            outstanding.append(1)
+            return await super().steps(lease, params, count)
+
+        async def state(self, promise: int) -> State:
+            state = await super().state(promise)
+            outstanding.pop()
+            return state
+
+    runner, leases = Watched(), LeaseCoordinator(nothing, nothing)
+    writing = text(runner, leases, asyncio.Lock(), 60)
+    queued = [len(outstanding) async for _ in writing if runner.step_now < runner.limit]
+    assert len(queued) > 30
+    assert min(queued) >= 1
+    assert max(queued) == 2
+
+
 async def test_one_text_after_the_other() -> None:
     runner, leases, lock = Runner(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
     order: list[str] = []
