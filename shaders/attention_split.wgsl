@@ -1,5 +1,6 @@
 // Attention of one token over a part of the cached context, for all heads that share a head of the cache, with a running
-// maximum (online softmax); attention_partials.wgsl puts the parts together.
+// maximum (online softmax). A part leaves D unnormalised values of each head, then its largest score and the sum of
+// exponentials: merge_parts.wgsl (a product) or attention_partials.wgsl (linear.wgsl, attention_merge.wgsl) puts them together.
 //
 // A workgroup takes a part in chunks of CHUNK positions. Its invocations are cut up twice: for the scores KPARTS
 // neighbours share a position, each with every KPARTS-th vec4 of its key; for the values GROUPS of D / 4 take every
@@ -23,7 +24,7 @@ var<workgroup> bests: array<f32, ${HEADS // KV_HEADS * WG // LANES}>;   // [shar
 var<workgroup> scores: array<f32, ${HEADS // KV_HEADS * WG}>;           // [sharer, position, part of a key]
 //#endif
 var<workgroup> weights: array<f32, ${HEADS // KV_HEADS * CHUNK}>;       // [sharer, position]
-var<workgroup> halves: array<vec4f, ${WG * HEADS // KV_HEADS}>;         // [sharer, group, column]
+var<workgroup> group_sums: array<vec4f, ${WG * HEADS // KV_HEADS}>;         // [sharer, group, column]
 
 //#include "attention_length.wgsl"
 //#if HALF_CACHE
@@ -152,7 +153,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
 //#if LANES < WG // CHUNK
         sum = select(0.0, sum, key_part == 0u);
 //#endif
-        halves[${g * WG}u + local] = v${g};
+        group_sums[${g * WG}u + local] = v${g};
         if (local % ${LANES}u == 0u) {
             bests[${g}u * BUNCHES + bunch] = sum;
         }
@@ -162,9 +163,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     for (var i = local; i < SHARERS * D4; i += ${WG}u) {
         let sharer = i / D4;
         let y_at = ((kv_head * SHARERS + sharer) * ${SPLITS}u + part) * (D4 + 1u);
-        var sum = halves[sharer * ${WG}u + i % D4];
+        var sum = group_sums[sharer * ${WG}u + i % D4];
 //#for j in WG // (D // 4) - 1
-        sum += halves[sharer * ${WG}u + i % D4 + ${j + 1}u * D4];
+        sum += group_sums[sharer * ${WG}u + i % D4 + ${j + 1}u * D4];
 //#endfor
         y[y_at + i % D4] = sum;
         if (i % D4 == 0u) {

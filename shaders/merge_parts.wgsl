@@ -1,6 +1,6 @@
 // The parts of attention (attention_partials.wgsl) put together column by column into the tile of inputs: what the first
 // MERGE parts have in a column is on its way from memory together with the maxima and sums of all, which meet in workgroup
-// memory.
+// memory. SPLITS and MERGE are multiples of 4.
 //#include "attention_length.wgsl"
 
 var<workgroup> stats: array<vec2f, ${K // D * SPLITS}>; // [head, part]: the largest score, the sum of exponentials

@@ -84,11 +84,17 @@ function unpack(runtime, image) {
   }
 }
 
+/** The module of a wasm file, also from a server that does not say what it is. */
+function compile(file) {
+  const whole = async () => WebAssembly.compile(await (await get(file)).arrayBuffer());
+  return WebAssembly.compileStreaming(get(file)).catch(whole);
+}
+
 /** Python out of the snapshot of its memory, with all modules imported; the files that it reads later are put there. */
 async function startFromSnapshot({ images, compiled, layout }, scripts, count) {
   const modules = bytes(images.modules, count);
   const snapshot = bytes(images.snapshot, count).then(unpacked);
-  const libraries = compiled.map(({ path, file }) => ({ path, module: WebAssembly.compileStreaming(get(file)) }));
+  const libraries = compiled.map(({ path, file }) => ({ path, module: compile(file) }));
   [modules, snapshot, ...libraries.map(({ module }) => module)].forEach((each) => each.catch(() => {})); // awaited below
   const { loadPyodide } = await scripts.loader;
   const runtime = await timed("Python started", ["scripts", "snapshot fetched", "wasm fetched", "libraries fetched"], () =>
@@ -145,7 +151,7 @@ export async function boot(onProgress = () => {}) {
     fetched("wasm fetched", "pyodide.asm.wasm", ["loader", "list of wheels"]);
     fetched("snapshot fetched", images.snapshot, ["list of wheels"]);
     fetched("modules fetched", images.modules, ["list of wheels"]);
-    fetched("libraries fetched", compiled[0].file, ["list of wheels"]);
+    if (compiled?.length) fetched("libraries fetched", compiled[0].file, ["list of wheels"]);
     runtime.runPython("import sys; sys.path_importer_cache.clear()"); // it has looked into those folders before
     // What is in the snapshot is the same for every visitor. That goes for the hash seed too, which meets nobody's data
     // but the visitor's own, and for time.tzname, which nothing of ours reads; os.urandom is the browser's.

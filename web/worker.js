@@ -7,8 +7,11 @@ import { ended, now, stages, timed } from "./timeline.js";
 const waiting = [];
 let deliver = null;
 
+/** An answer, asked for once more where it is none: what fails so early need not fail later. */
+const again = (url) => fetch(url).then((answer) => (answer.ok ? answer : fetch(url)), () => fetch(url));
+
 // What Python asks for first is on its way while Python starts. Each answer is handed out once.
-const early = new Map(["models/index.json"].map((path) => [here + path, fetch(here + path)]));
+const early = new Map(["models/index.json"].map((path) => [here + path, again(here + path)]));
 early.forEach((answer) => answer.catch(() => {}));
 function ahead(url) {
   const answer = early.get(url);

@@ -206,14 +206,16 @@ class Sweep:
         if not groups:
             return
         base = chunk_of_prompt(self.runner)
-        present = tile_of(groups[0].first)
 
         def make(turn: tuple[Group, Tile]) -> Plan:
             group, tile = turn
             return _alone(with_tile([plan.dispatches[row] for row in group.rows[:FEW_LAYERS]], tile), plan)
 
         turns = in_turns(
-            [[(group, tile) for tile in spread(tiles(self.engine.device.limits), present)] for group in groups]
+            [
+                [(group, tile) for tile in spread(tiles(self.engine.device.limits), tile_of(group.first))]
+                for group in groups
+            ]
         )
         async with self._tried("tiles", turns, make, deadline, least=len(groups)) as plans:
             async for (group, tile), some in plans:
@@ -227,7 +229,7 @@ class Sweep:
                             "workgroup": tile.workgroup,
                             **figures(timing),
                             "GFLOPs": group.first.flops / timing.us / 1e3,
-                            "present": tile == present,
+                            "present": tile == tile_of(group.first),
                         }
                     )
                 except Exception as error:

@@ -97,7 +97,7 @@ def chunk_shape(d: int, limits: DeviceLimits) -> dict[str, int] | None:
 
 def split_shape(sharers: int, d: int, limits: DeviceLimits) -> dict[str, int] | None:
     """The parameters of ``attention_split.wgsl`` for heads of ``d``, so many to a head of the cache, on a device; None
-    where it does not do them."""
+    where it does not do them: in 16 KiB of workgroup memory, heads of 128 with ten and more to one of the cache."""
     if limits.software or d not in (32, 64, 128, 256):
         return None
     wide = max(128, d)

@@ -20,8 +20,9 @@ WORKGROUP = 64
 CHUNK_TILE = {"ROWS": 4, "TOKENS": 4, "TILE_N": 64, "TILE_M": 32, "WG": 128}
 """A workgroup of ``matmul.wgsl``: rows and tokens an invocation, and in all."""
 NARROW_TILE = {"ROWS": 2, "TOKENS": 4, "TILE_N": 32, "TILE_M": 16, "WG": 64}
+"""The same for weights of fewer rows than ``NARROW``: more workgroups, which keep a large GPU busy. Its TILE_M divides
+that of ``CHUNK_TILE``, by which prompts are cut."""
 NARROW = 2048
-"""The same for weights of fewer rows than this: as many workgroups as a large GPU has processors."""
 SIMPLE_TILE = 4
 """Tokens an invocation of ``linear.wgsl``, for a chunk."""
 MOST_LOADS = 64

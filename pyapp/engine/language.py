@@ -240,10 +240,15 @@ class LanguageRunner:
                 context=self.context,
             )
 
+    def _begin(self, lease: Lease) -> None:
+        """Before each submit. Raises ``StaleLease``."""
+        lease.check()
+        self.cleared = False
+
     async def _run_chunk(
         self, lease: Lease, ids: list[int], start: int, spans: Spans, words: np.ndarray, copy: bool
     ) -> Any:
-        lease.check()
+        self._begin(lease)
         self._write(self._ids, np.array(ids, np.uint32))
         self._write((self._state, 0, 0), words)
         self.written = max(self.written, start + len(ids))
@@ -280,7 +285,7 @@ class LanguageRunner:
 
     async def steps(self, lease: Lease, params: SamplingParams, count: int) -> Any:
         """Submits ``count`` decode steps at once; returns the promise of the state after them."""
-        lease.check()
+        self._begin(lease)
         self.written = min(self.context, self.written + count)
         return await self.decode.run(
             self._spans(self.decode_plan, params.temperature <= 0),
@@ -297,7 +302,7 @@ class LanguageRunner:
     # -- looking inside -----------------------------------------------------------------------------------------
 
     async def _read_logits(self, lease: Lease, spans: Spans) -> np.ndarray:
-        lease.check()
+        self._begin(lease)
         plan = self.prefill_plan
         size = self.config.vocab * 4
         place = self._resolve(plan, Binding(0, "logits", "read_write"))

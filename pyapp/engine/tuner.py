@@ -198,8 +198,11 @@ class Tuner:
                         continue
                     if self._clock() >= deadline:
                         return times
-                    taken = net(await watch.submits(replay, (each.spans[key],))(count))
+                    reading = await watch.submits(replay, (each.spans[key],))(count)
+                    taken = net(reading)
                     if taken is None:
+                        if each is first and not again:  # else a trial might be as long as a slow GPU makes it
+                            usual = reading.wall
                         continue
                     place = key, each.shapes[key]
                     if again:  # the first is to warm up, and tells how often makes a trial

@@ -166,8 +166,8 @@ class Device:
 
     def _told(self, number: int, value: Any, error: str) -> None:
         future = self._promised.pop(number)
-        if future.done():  # the device was closed meanwhile
-            if not self._promised:
+        if future.done():  # whoever waited has gone; the last one behind a closed device ends the telling
+            if self.closed and not self._promised:
                 asyncio.get_running_loop().call_soon(self._on_told.destroy)
         elif error:
             future.set_exception(RuntimeError(error))

@@ -56,8 +56,8 @@ class Shader:
 
 @dataclass(frozen=True)
 class Dispatch:
-    """One dispatch. ``workgroups`` are counts for a full plan; where ``per_tile`` is set, y is the number of token
-    tiles of the widest chunk and a shorter chunk replays with fewer.
+    """One dispatch. ``workgroups`` are counts for a full plan; where ``per_tile`` is set, y is a multiple of the
+    number of token tiles of the widest chunk, and a shorter chunk replays with fewer.
 
     ``figures`` are the sizes that this dispatch differs in from others of its shader: int32 that ``lower`` puts into
     the plan's constants, where the binding to ``FIGURES`` finds them.

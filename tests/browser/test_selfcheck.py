@@ -72,7 +72,7 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
             [
                 ("matvec.wgsl", "a${r}_0 += bias${r};", ""),
                 ("matmul.wgsl", "a${r}_${m} *= factor;", ""),
-                ("attention_split.wgsl", "total${g} += sum;", "total${g} += sum + 1.0;"),
+                ("attention_split.wgsl", "total${g} * keep + weight;", "total${g} * keep + weight + 1.0;"),
                 ("attention_chunk.wgsl", "total *= keep;", ""),
             ],
             [
@@ -81,7 +81,7 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
                 ("attention_chunk.wgsl", "four < vec4u(seen${r})", "four <= vec4u(seen${r})"),
             ],
             [
-                ("attention_partials.wgsl", "v += weight${j} * value${j};", "v += value${j};"),
+                ("merge_parts.wgsl", "v += weight${j} * value", "v += value"),
                 ("attention_chunk.wgsl", "select(KEYS, (slice", "select(0u, (slice"),
             ],
             [

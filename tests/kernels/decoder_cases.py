@@ -163,7 +163,7 @@ class Build:
 def linear(
     name: str, fmt: str, n: int, k: int, *, tokens: int = 1, count: int | None = None, prologue: str = "",
     epilogue: str = "", bias: bool = False, x_row: str = "", position: int = 5, head_dim: int = 32,
-    kv: CacheDtype = "f32", **more: Any,
+    kv: CacheDtype = "f32", splits: int = 16, **more: Any,
 ) -> Case:  # fmt: skip
     """One matrix product. With a rope_cache epilogue N is (2 + 1 + 1) heads; with an attention_merge prologue K is the
     heads of a split attention that runs before it."""
@@ -171,7 +171,7 @@ def linear(
     attrs: dict[str, Any] = {"prologue": prologue, "epilogue": epilogue, "x_row": x_row, "eps": EPS}
     roles = {"weight": b.weight("w", fmt, n, k)}
     if prologue == "attention_merge":
-        heads, splits = k // head_dim, 16
+        heads = k // head_dim
         merge = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "splits": splits}
         b.input("q", (1, k), scale=3.0)
         b.cache("attended", (position + 3, 2 * head_dim), kv)
@@ -223,6 +223,10 @@ def _shapes() -> Iterator[Case]:
     yield linear("s4, a row of 67 blocks as on hardware", "s4", 41, 2144, hardware=True)
     yield linear("q8, a normed row of 130 blocks as on hardware", "q8", 39, 4160, prologue="rms_norm", hardware=True)
     yield linear("f32, a normed row of 40 blocks as on hardware", "f32", 9, 1280, prologue="rms_norm", hardware=True)
+    # Each of the usual shapes, by rows; of a chunk the wide tile too.
+    for n, k in ((900, 64), (2080, 64), (8200, 64), (32800, 32)):
+        yield linear(f"q4, {n} rows as on hardware", "q4", n, k, hardware=True)
+    yield linear("q4, 33 tokens, 2080 rows as on hardware", "q4", 2080, 64, tokens=33, hardware=True)
     yield linear("s4, one block, odd rows", "s4", 5, 32)
     yield linear("q4, one block", "q4", 5, 32)
     yield linear("q8, long rows", "q8", 33, 1536)
@@ -264,6 +268,14 @@ def _prologues_and_epilogues() -> Iterator[Case]:
             f"heads of 64 merged at {position} as on hardware", "q8", 20, 256, prologue="attention_merge", head_dim=64,
             position=position, hardware=True,
         )  # fmt: skip
+    yield linear(
+        "heads of 64 merged out of 32 parts as on hardware", "q8", 20, 256, prologue="attention_merge", head_dim=64,
+        position=2100, splits=32, hardware=True,
+    )  # fmt: skip
+    yield linear(
+        "heads of 32 merged, little workgroup memory as on hardware", "q4", 20, 1536, prologue="attention_merge",
+        position=1500, splits=20, hardware=True, workgroup_storage=16384,
+    )  # fmt: skip
     yield linear("heads of 64 merged", "q8", 20, 256, prologue="attention_merge", head_dim=64, position=1500)
 
 
@@ -305,6 +317,10 @@ def _attention() -> Iterator[Case]:
     ):  # fmt: skip
         words = f"split attention, {heads} heads of {d} on {kv_heads} as on hardware"
         yield attention(words, heads, kv_heads, d, 16, positions, hardware=True)
+    words = "split attention, nine heads of 64 on three, 32 parts as on hardware"
+    yield attention(words, 9, 3, 64, 32, (1500, 2100), hardware=True)
+    words = "split attention, nine heads of 64 on three, no subgroups as on hardware"
+    yield attention(words, 9, 3, 64, 16, (63, 64, 300), lanes=1, hardware=True)
     words = "float16 cache, split, nine heads of 64 on three as on hardware"
     yield attention(words, 9, 3, 64, 16, (63, 1100), kv="f16", hardware=True)
     yield attention(

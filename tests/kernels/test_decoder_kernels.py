@@ -17,7 +17,7 @@ from pyapp.compiler.lower_attention import chunk_shape
 from pyapp.compiler.lower_decoder import pieces_of, weight_bytes
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import decoder_passes, fuse
-from pyapp.engine.language import chunk_of
+from pyapp.engine.language import chunk_of, splits_of
 from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
@@ -84,7 +84,9 @@ def test_the_names_of_cases_are_their_own() -> None:
 
 def graphs(config: DecoderConfig, formats: dict[str, str], limits: DeviceLimits = HARDWARE) -> list[Graph]:
     return [
-        build_graph(config, formats, tokens=tokens, context=config.context, splits=16 if tokens == 1 else 1)
+        build_graph(
+            config, formats, tokens=tokens, context=config.context, splits=splits_of(config) if tokens == 1 else 1
+        )
         for tokens in (1, chunk_of(config, config.context, limits))
     ]
 
