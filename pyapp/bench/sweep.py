@@ -13,7 +13,7 @@ from ..compiler.lowering import lower
 from ..compiler.passes import DECODER_PASSES, decoder_passes
 from ..compiler.products import VectorShape
 from ..engine.engine import Engine
-from ..engine.language import LanguageRunner
+from ..engine.language import LanguageRunner, splits_of
 from ..engine.profile import Group, grouped
 from ..engine.steps import Spans
 from ..engine.timing import Stopwatch, Timing
@@ -276,8 +276,8 @@ async def stopped(runner: LanguageRunner) -> bool:
 
 def _graph(runner: LanguageRunner, without: Sequence[str] = (), splits: int | None = None) -> Any:
     passes = decoder_passes(runner.device.limits, without)
-    more = {} if splits is None else {"splits": splits}
-    return runner.model.step_graph(runner.context, runner.pieces, runner.kv, passes, **more)
+    parts = splits or splits_of(runner.config, runner.device.limits)
+    return runner.model.step_graph(runner.context, runner.pieces, runner.kv, passes, parts)
 
 
 def _alone(dispatches: Sequence[Dispatch], plan: Plan) -> Plan:

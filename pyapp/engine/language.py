@@ -41,9 +41,10 @@ MOST_PARTS = 1024
 """Of all heads together: a product that merges them has 8 bytes of each in half the workgroup memory of any device."""
 
 
-def splits_of(config: DecoderConfig) -> int:
-    """Parts that attention of a model is split into: a multiple of 4."""
-    return max(4, min(SPLITS, MOST_PARTS // config.heads // 4 * 4))
+def splits_of(config: DecoderConfig, limits: DeviceLimits) -> int:
+    """Parts that attention of a model is split into on a device, a multiple of 4: what they leave fits one binding."""
+    left = 4 * config.heads * (config.head_dim + 4)
+    return max(4, min(SPLITS, MOST_PARTS // config.heads, limits.max_binding // left) // 4 * 4)
 
 
 def chunk_of(config: DecoderConfig, context: int, limits: DeviceLimits) -> int:
@@ -115,16 +116,14 @@ class LanguageModel:
             passes, cut = decoder_passes(limits), _cut(pieces)
             chunk = chunk_of(self.config, context, limits)
             self._graphs[key] = (
-                self._fused(1, splits_of(self.config), context, cut, kv, passes),
+                self._fused(1, splits_of(self.config, limits), context, cut, kv, passes),
                 self._fused(chunk, 1, context, cut, kv, passes),
             )
         return self._graphs[key]
 
-    def step_graph(
-        self, context: int, pieces: Pieces, kv: CacheDtype, passes: Iterable[Pass], splits: int | None = None
-    ) -> Graph:
+    def step_graph(self, context: int, pieces: Pieces, kv: CacheDtype, passes: Iterable[Pass], splits: int) -> Graph:
         """The graph of a step, fused by ``passes``: for whoever measures others than that of ``plans``."""
-        return self._fused(1, splits or splits_of(self.config), context, _cut(pieces), kv, passes)
+        return self._fused(1, splits, context, _cut(pieces), kv, passes)
 
     def _fused(
         self, tokens: int, splits: int, context: int, cut: Pieces, kv: CacheDtype, passes: Iterable[Pass]

@@ -85,7 +85,11 @@ def test_the_names_of_cases_are_their_own() -> None:
 def graphs(config: DecoderConfig, formats: dict[str, str], limits: DeviceLimits = HARDWARE) -> list[Graph]:
     return [
         build_graph(
-            config, formats, tokens=tokens, context=config.context, splits=splits_of(config) if tokens == 1 else 1
+            config,
+            formats,
+            tokens=tokens,
+            context=config.context,
+            splits=splits_of(config, limits) if tokens == 1 else 1,
         )
         for tokens in (1, chunk_of(config, config.context, limits))
     ]
