@@ -403,7 +403,7 @@ async def test_a_rebuild_waits_no_longer_than_somebody_waits_for_the_cloud(error
             assert text_of(await asyncio.wait_for(collect(client), 0.5)) == TEXT
         else:
             reading = asyncio.ensure_future(collect(client))
-            while not world.cloud.requests:
+            while not world.cloud.requests:  # noqa: ASYNC110 - the loss has been heard of then
                 await asyncio.sleep(0)
             await settled(client)
             reading.cancel()
