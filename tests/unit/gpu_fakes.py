@@ -13,6 +13,18 @@ from pyapp.errors import DeviceLost, OutOfMemory
 from pyapp.gpu.limits import DeviceLimits
 
 
+class FakeProxy:
+    """What Pyodide's ``create_proxy`` makes of a function."""
+
+    def __init__(self, function: Any) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> Any:
+        return self._function(*args)
+
+    def destroy(self) -> None: ...
+
+
 class FakeBuffer:
     def __init__(self, device: FakeDevice, size: int) -> None:
         self.device, self.size, self.destroyed = device, size, False

@@ -15,20 +15,12 @@ from pyapp.gpu.device import Device
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.replay import arrived
 
-
-class Proxy:
-    def __init__(self, function: Any) -> None:
-        self.function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self.function(*args)
-
-    def destroy(self) -> None: ...
+from .gpu_fakes import FakeProxy
 
 
 @pytest_asyncio.fixture
 async def device(monkeypatch: pytest.MonkeyPatch) -> Device:
-    proxies = SimpleNamespace(create_proxy=Proxy)
+    proxies = SimpleNamespace(create_proxy=FakeProxy)
     monkeypatch.setitem(sys.modules, "pyodide", SimpleNamespace(ffi=proxies))
     monkeypatch.setitem(sys.modules, "pyodide.ffi", proxies)
     handle = SimpleNamespace(

@@ -30,6 +30,7 @@ from pyapp.gpu.pool import Region, Slab
 from pyapp.models.efficientnet import CLASSES, LITE0, build_graph
 from pyapp.worker import Door
 from tests.unit.door_fakes import World
+from tests.unit.gpu_fakes import FakeProxy
 
 PICTURE = bytes(224 * 224 * 3)
 LOGITS = np.arange(CLASSES, dtype=np.float32)
@@ -50,7 +51,7 @@ class Browser:
             record=lambda *args: SimpleNamespace(pace=1e-12),
             **{name: self._counted(name, act) for name, act in acts.items()},
         )
-        ffi = SimpleNamespace(create_proxy=lambda function: _Proxy(function), to_js=lambda value, **options: value)
+        ffi = SimpleNamespace(create_proxy=FakeProxy, to_js=lambda value, **options: value)
         monkeypatch.setitem(sys.modules, "tandem_replay", replay)
         monkeypatch.setitem(sys.modules, "pyodide", SimpleNamespace(ffi=ffi))
         monkeypatch.setitem(sys.modules, "pyodide.ffi", ffi)
@@ -70,16 +71,6 @@ class Browser:
 
     def _tell(self, promise: str, hear: Any, number: int) -> None:
         self.told.append((hear, number))
-
-
-class _Proxy:
-    def __init__(self, function: Any) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> Any:
-        return self._function(*args)
-
-    def destroy(self) -> None: ...
 
 
 class Queue:
