@@ -250,8 +250,8 @@ class Client:
 def _events(source: Source, part: Part, tally: Tally) -> list[Event]:
     """What a part of the answer looks like from outside."""
     match part:
-        case Piece(text):
-            return [events.text(text, source)] if text else []
+        case Piece(text, tokens):
+            return [events.text(text, tokens, source)] if text else []
         case Note(code, message):
             return [events.status(code, message, source)]
         case End(reason):

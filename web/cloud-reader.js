@@ -22,9 +22,11 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   const { temperature, topP: top_p, seed } = request;
   const joiner = new Joiner(before.text);
   let pieces = 0;
+  let waiting = 0; // pieces that the joiner holds
   let characters = 0;
   let usage = null;
   let reason = "abort";
+  const written = (text) => ({ type: "text", text, tokens: joiner.repeated ? 1 : waiting, source: "cloud" });
   if (left <= 0) reason = "length";
   else if (!signal?.aborted) {
     try {
@@ -34,16 +36,19 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
           if (event.usage) usage = event.usage;
           if (typeof event.text !== "string" || event.text === "") continue;
           pieces += 1;
+          waiting += 1;
           characters += event.text.length;
           const text = joiner.push(event.text);
-          if (text) yield { type: "text", text, source: "cloud" };
+          if (!text) continue;
+          yield written(text);
+          waiting = 0;
         }
       } catch (error) {
         // Figures with a reason come last: all of the text is there, and only its end mark is not.
         if (!usage?.finish_reason || error.code !== "cloud_unavailable") throw error;
       }
       const text = joiner.flush();
-      if (text) yield { type: "text", text, source: "cloud" };
+      if (text) yield written(text);
       const tokens = usage?.completion_tokens ?? pieces;
       reason = usage?.finish_reason ?? (tokens >= left ? "length" : "stop");
     } catch (error) {

@@ -20,10 +20,11 @@
  *   moved: {bytes: number, uploads: number}, moves: {at: number, tenant: string, label: string, slab: number,
  *   offset: number, bytes: number, direction: "in" | "out"}[], lease: {holder: string | null, waiting: number}}} Memory
  *   `moves`: the last 64, oldest first
- * @typedef {{type: "text", text: string, source: "device" | "cloud"}
+ * @typedef {{type: "text", text: string, tokens: number, source: "device" | "cloud"}
  *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
  *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
  *   | {type: "done", reason: "stop" | "length" | "abort", source: "device" | "cloud"}} GenerateEvent
+ *   `text`: what came together; `tokens` that it stands for as far as is known by then, the usage counts better
  * @typedef {{mode: string, tier: string | null, outcome: string, sides: ("device" | "cloud")[], device_tokens: number,
  *   cloud_tokens: number, prompt_tokens: number, fallbacks: {reason: string, from: string, to: string,
  *   takeover_ms: number | null, mid_text: boolean}[], first_ms: number | null, total_ms: number}} TextRecord

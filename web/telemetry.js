@@ -26,7 +26,7 @@ class TextWatch {
       this.#shown.first ??= now;
       if (this.#fallback?.takeover_ms === null) this.#fallback.takeover_ms = ms(now - this.#found);
       if (!this.#sides.includes(event.source)) this.#sides.push(event.source);
-      this.#usage.cloudTokens += 1; // until the usage says it better
+      this.#usage.cloudTokens += event.tokens; // until the usage says it better
     } else if (event.type === "usage") this.#usage = event;
     else if (event.type === "done") this.#outcome = event.reason;
   }

@@ -57,7 +57,7 @@ export class WorkerLink {
           shown.first ??= performance.now();
           shown.source = event.source;
           shown.text += event.text;
-          shown[event.source === "cloud" ? "cloudTokens" : "deviceTokens"] += 1;
+          shown[event.source === "cloud" ? "cloudTokens" : "deviceTokens"] += event.tokens;
         }
         stream.push(event);
       };

@@ -59,8 +59,8 @@ class Switch:
 
 @dataclass(frozen=True)
 class Round:
-    """One photo and one text. ``first``: seconds from asking for the text to its first token, the switch and the wait
-    for its end included; ``rate`` is tokens a second after that."""
+    """One photo and one text. ``first``: seconds from asking for the text to its first read-back, one token, the switch
+    and the wait for its end included; ``rate``: tokens a second of all that came after that read-back."""
 
     to_vision: Switch
     to_language: Switch
@@ -100,10 +100,12 @@ async def photo_to_copy(hosts: Hosts, picture: np.ndarray, ids: list[int], token
     to_language = await switch(hosts, LANGUAGE)
     start = time.perf_counter()
     made: list[int] = []
-    times: list[float] = []
-    async for token in hosts.language.generate(ids, SamplingParams(max_tokens=tokens), ends=NO_END):
-        times.append(time.perf_counter())
-        made.append(token)
-    first = to_language.seconds + times[0] - start
-    rate = (len(made) - 1) / (times[-1] - times[0]) if len(made) > 1 else 0.0
+    arrivals: list[tuple[float, int]] = []
+    """When each read-back was here, and how many tokens were by then."""
+    async for fresh in hosts.language.generate(ids, SamplingParams(max_tokens=tokens), ends=NO_END):
+        made += fresh
+        arrivals.append((time.perf_counter(), len(made)))
+    (first_at, first_count), (last_at, count) = arrivals[0], arrivals[-1]
+    first = to_language.seconds + first_at - start
+    rate = (count - first_count) / (last_at - first_at) if last_at > first_at else 0.0
     return Round(to_vision, to_language, seen, first, rate, hosts.moved - before, made, logits)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from pyapp.door.stall import Watch, patience
 from pyapp.errors import Busy, ContextFull, TandemError
-from pyapp.routing.router import FINAL, Begin, End, Note, Part, Piece, Turn
+from pyapp.routing.router import FINAL, Begin, End, Note, Part, Piece, Reason, Turn
 from pyapp.text.detokenizer import Detokenizer
 
 WHAT = "writing a text"
@@ -52,16 +52,11 @@ class DeviceSide:
                         answer = _Answer.begun(engine, turn, shown, left)
                         for part in answer.opening():
                             yield part
-                    end: Part | None = None
-                    async with aclosing(answer.parts(engine, watch)) as parts:
-                        async for part in parts:
-                            if isinstance(part, End):
-                                end = part
-                            else:
-                                yield part
+                    async with aclosing(answer.pieces(engine, watch)) as pieces:
+                        async for piece in pieces:
+                            yield piece
                 # Told only now: who hears it stops listening, which inside of the work would look like an abort.
-                if end is not None:
-                    yield end
+                yield End(answer.reason)
                 return
             except (*FINAL, Busy):
                 raise
@@ -84,8 +79,8 @@ class _Answer:
     context: int
     detokenizer: Detokenizer
     made: list[int] = field(default_factory=list)
-    waiting: int = 0
-    """Tokens whose bytes are not yet a whole character: not shown, so not counted until they are."""
+    reason: Reason = "length"
+    """Why it has ended, once it has."""
 
     @classmethod
     def begun(cls, engine: Any, turn: Turn, shown: str, left: int) -> _Answer:
@@ -117,28 +112,25 @@ class _Answer:
             parts.append(Note("context_short", note + "asked for."))
         return parts
 
-    async def parts(self, engine: Any, watch: Watch) -> AsyncGenerator[Part]:
-        """The rest of the answer by ``engine``. Raises: DeviceLost where ``watch`` finds that it hangs."""
+    async def pieces(self, engine: Any, watch: Watch) -> AsyncGenerator[Piece]:
+        """The rest of the answer by ``engine``, a piece a read-back. Raises: DeviceLost where ``watch`` finds that it
+        hangs."""
         self.context = engine.context  # another engine's may be shorter
-        reason = "length"
+        self.reason = "length"
         limit = min(self.left - len(self.made), self.room)
         if limit > 0:
             ids = self.ids + self.made
             params = replace(self.turn.sampling, max_tokens=limit)
             async with aclosing(engine.generate(ids, params, step=max(0, len(ids) - self.prompt_tokens))) as generated:
                 times = patience(len(ids))
-                while (token := await watch.wait(anext(generated, None), times)) is not None:
+                while (fresh := await watch.wait(anext(generated, None), times)) is not None:
                     times = 1
-                    self.made.append(token)
-                    self.waiting += 1
-                    if text := self.detokenizer.push(token):
-                        yield self._piece(text)
-                reason = generated.finish_reason
+                    waited = self.detokenizer.waiting
+                    self.made += fresh
+                    if text := self.detokenizer.push(fresh):
+                        yield Piece(text, waited + len(fresh) - self.detokenizer.waiting)
+                self.reason = generated.finish_reason
+        waited = self.detokenizer.waiting
         rest = self.detokenizer.flush()
-        if rest or self.waiting:
-            yield self._piece(rest)
-        yield End(reason)  # type: ignore[arg-type]
-
-    def _piece(self, text: str) -> Piece:
-        tokens, self.waiting = self.waiting, 0
-        return Piece(text, tokens)
+        if rest or waited:
+            yield Piece(rest, waited)

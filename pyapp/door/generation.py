@@ -66,14 +66,14 @@ class Generation:
         return await self._queue.get()
 
     def _joined(self, event: Event) -> Event:
-        """With the texts behind it that are there already: several tokens come back from a GPU at a time, and each
-        event that is not sent is a message less for the page."""
+        """With the texts behind it that are there already: many while the reader was busy, or of one chunk of the
+        cloud's answer. Each event that is not sent is a message less for the page."""
         while event["type"] == "text" and not self._queue.empty():
             item = self._queue.get_nowait()
             if not isinstance(item, dict) or item["type"] != "text" or item["source"] != event["source"]:
                 self._held.append(item)
                 break
-            event = events.text(event["text"] + item["text"], event["source"])
+            event = events.text(event["text"] + item["text"], event["tokens"] + item["tokens"], event["source"])
         return event
 
     @property

@@ -196,7 +196,7 @@ class Engine:
     def generate(
         self, ids: list[int], params: SamplingParams, *, step: int = 0, ends: frozenset[int] | None = None
     ) -> Generation:
-        """The ids that follow a prompt; see ``Generation``. Raises ``ContextFull`` at its first id.
+        """The ids that follow a prompt; see ``Generation``. Raises ``ContextFull`` at its first ids.
 
         Args:
             step: how many of the last ``ids`` belong to the answer already: it goes on as if it had never stopped.
@@ -254,7 +254,7 @@ class Engine:
         runner = self._language()
         runner.check_room(len(ids) + n - 1)
         generation = self._generation(list(ids), SamplingParams(max_tokens=n), frozenset())
-        return [token async for token in generation]
+        return [token async for fresh in generation for token in fresh]
 
     async def vision_times(self, rgb: np.ndarray, count: int) -> list[float]:
         """Seconds of a picture that is on the GPU until its logits are here, ``count`` times."""

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
-from contextlib import aclosing, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 from ..compiler.graph import NO_TOKEN
 from ..errors import DeviceLost
-from ..gpu.lease import LeaseCoordinator
+from ..gpu.lease import Lease, LeaseCoordinator
 from ..text.sampling import SamplingParams
 from .language import NAME, LanguageRunner
 from .pace import MOST_STEPS, Pace
 
+Flight = deque[tuple[Any, int]]
+"""What was submitted and has not come back: the promise of the state behind it, and how many tokens it makes."""
 IN_FLIGHT = 3
 IN_FLIGHT_SOFTWARE = 2
 
 
 class Generation:
-    """An async iterator of token ids; ``finish_reason`` is "stop" or "length" once it has ended.
+    """An async iterator of lists of token ids: those that one read-back brought, so never an empty list.
 
+    ``finish_reason`` is "stop" or "length" once it has ended.
     The end token itself is not handed out. Leaving early (``aclose``) stops after the steps in flight; the
     conversation's cache is cleared either way.
     """
@@ -43,42 +46,33 @@ class Generation:
         self._ids = ids
         self._params = params
         self._ends = ends
+        self._last = ends | {NO_TOKEN}
         self._step = step
         self._stream = self._run()
 
     def __aiter__(self) -> Generation:
         return self
 
-    async def __anext__(self) -> int:
-        return await self._stream.__anext__()
+    def __anext__(self) -> Awaitable[list[int]]:
+        return self._stream.__anext__()
 
-    async def aclose(self) -> None:
-        await self._stream.aclose()
+    def aclose(self) -> Awaitable[None]:
+        return self._stream.aclose()
 
-    async def _run(self) -> AsyncGenerator[int, None]:
-        async with self._conversation:
-            try:
-                async with aclosing(self._tokens()) as tokens:
-                    async for token in tokens:
-                        yield token
-            finally:
-                self._runner.clear_cache()
-
-    async def _tokens(self) -> AsyncGenerator[int, None]:
-        runner = self._runner
-        runner.check_room(len(self._ids))
-        # ``limit`` and what is ``asked`` and ``seen`` count the answer's tokens from its start.
-        limit = self._step + min(self._params.max_tokens, runner.context - len(self._ids) + 1)
-        software = runner.device.limits.software
-        depth = runner.decode.in_flight or (IN_FLIGHT_SOFTWARE if software else IN_FLIGHT)
-        pace = Pace(1 if software or runner.decode.in_flight else MOST_STEPS)
-        seen = asked = self._step
-        started = done = False
-        flight: deque[tuple[Any, int]] = deque()
-        """What was submitted, and how many tokens it makes."""
-        while not done:
-            async with self._leases.lease(NAME, holder="a text being written") as lease:
-                try:
+    async def _run(self) -> AsyncGenerator[list[int], None]:
+        async with self._alone():
+            runner = self._runner
+            runner.check_room(len(self._ids))
+            # ``limit`` and what is ``asked`` and ``seen`` count the answer's tokens from its start.
+            limit = self._step + min(self._params.max_tokens, runner.context - len(self._ids) + 1)
+            software = runner.device.limits.software
+            depth = runner.decode.in_flight or (IN_FLIGHT_SOFTWARE if software else IN_FLIGHT)
+            pace = Pace(1 if software or runner.decode.in_flight else MOST_STEPS)
+            seen = asked = self._step
+            started = done = False
+            flight: Flight = deque()
+            while not done:
+                async with self._turn(flight) as lease:
                     if not started:
                         started, asked = True, asked + 1
                         first = await runner.start(
@@ -102,24 +96,37 @@ class Generation:
                         pace.arrived(count, more=bool(flight))
                         fresh = state.ids_since(seen)
                         seen = max(seen, state.step)
-                        done = state.stopped
-                        for token in fresh:
-                            if token == NO_TOKEN:
+                        end = next((at for at, token in enumerate(fresh) if token in self._last), None)
+                        done = state.stopped or end is not None
+                        if ids := fresh[:end]:
+                            yield ids
+                        if end is not None:
+                            if fresh[end] == NO_TOKEN:
                                 raise _no_number(state.step)
-                            if token in self._ends:
-                                self.finish_reason, done = "stop", True
-                                break
-                            yield token
+                            self.finish_reason = "stop"
                     if done:
                         runner.clear_all()  # behind what is in flight
-                finally:
-                    await self._drain(flight)
 
-    async def _drain(self, flight: deque[tuple[Any, int]]) -> None:
-        """Staging buffers may be used again only once their copies have arrived. A stopped sequence writes nothing."""
-        while flight:
-            with suppress(Exception):
-                await self._runner.state(flight.popleft()[0])
+    @asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """The conversation is this text's, and leaves nothing in the cache however it ends."""
+        async with self._conversation:
+            try:
+                yield
+            finally:
+                self._runner.clear_cache()
+
+    @asynccontextmanager
+    async def _turn(self, flight: Flight) -> AsyncIterator[Lease]:
+        """The model's turn, which is not over while anything is in flight: staging buffers may be used again only once
+        their copies have arrived. A stopped sequence writes nothing."""
+        async with self._leases.lease(NAME, holder="a text being written") as lease:
+            try:
+                yield lease
+            finally:
+                while flight:
+                    with suppress(Exception):
+                        await self._runner.state(flight.popleft()[0])
 
 
 def _no_number(step: int) -> DeviceLost:

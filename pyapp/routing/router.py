@@ -154,10 +154,18 @@ class Router:
         while todo:
             source = tally.source = todo.popleft()
             try:
-                async with aclosing(self._attempt(source, turn, tally, last="cloud" not in todo)) as attempt:
-                    async for part in attempt:
+                side = await self._side(source, last="cloud" not in todo)
+                left = turn.sampling.max_tokens - sum(tally.tokens.values())
+                if left <= 0:
+                    yield source, End("length")
+                    return
+                async with aclosing(side.stream(turn, "".join(tally.shown), left)) as parts:
+                    async for part in parts:
+                        tally.take(part, source)
                         yield source, part
-                return
+                        if isinstance(part, End):
+                            return
+                raise (DeviceLost if source == "device" else CloudUnavailable)("The answer stopped before its end.")
             except Exception as error:
                 returns = source == "cloud" and "device" in failures and self._device_may_return()
                 # A cloud whose context is the shorter one leaves the turn to a device that was spared, or returns. What
@@ -180,21 +188,10 @@ class Router:
     def _device_may_return(self) -> bool:
         return self.patient_device is not None and self.device_returns()
 
-    async def _attempt(self, source: Source, turn: Turn, tally: Tally, *, last: bool) -> AsyncGenerator[Part]:
-        """One side's share of the stream. Leaves the tally as shown when the side fails."""
+    async def _side(self, source: Source, *, last: bool) -> Side:
+        """Raises: TandemError where there is no device."""
         side = self.cloud if source == "cloud" else self.patient_device if last else None
-        side = side or await self.device()
-        left = turn.sampling.max_tokens - sum(tally.tokens.values())
-        if left <= 0:
-            yield End("length")
-            return
-        async with aclosing(side.stream(turn, "".join(tally.shown), left)) as parts:
-            async for part in parts:
-                tally.take(part, source)
-                yield part
-                if isinstance(part, End):
-                    return
-        raise (DeviceLost if source == "device" else CloudUnavailable)("The answer stopped before its end.")
+        return side or await self.device()
 
 
 def named(source: Source, error: Exception) -> TandemError:

@@ -103,7 +103,7 @@ export async function createClient({ onProgress, ...options }) {
       for (let i = 0; i < plan.words; i++) {
         if (i === 3) maybeFail("generate");
         if (signal.aborted) return yield* end("abort");
-        yield { type: "text", text: `${i ? " " : ""}word${i}${i % 8 === 7 ? "." : ""}`, source };
+        yield { type: "text", text: `${i ? " " : ""}word${i}${i % 8 === 7 ? "." : ""}`, tokens: 1, source };
         written++;
         await pause(plan.slow || 1);
       }

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from pyapp.engine.engine import Engine
+from pyapp.engine.generation import Generation
 from pyapp.errors import LeaseTimeout, StaleLease
 from pyapp.gpu.lease import Lease
 from pyapp.text.sampling import SamplingParams
@@ -114,10 +115,10 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         order: list[str] = []
 
         async def write(name: str) -> list[int]:
-            out = []
-            async for token in engine.generate(ids, SamplingParams(max_tokens=n)):
-                order.append(name)
-                out.append(token)
+            out: list[int] = []
+            async for fresh in engine.generate(ids, SamplingParams(max_tokens=n)):
+                order.extend([name] * len(fresh))
+                out += fresh
             return out
 
         async def look() -> None:
@@ -129,11 +130,11 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         first, second, _ = await asyncio.gather(write("a"), write("b"), look())
         half = n // 2
         rest = SamplingParams(max_tokens=n - half)
-        continued = [token async for token in engine.generate(ids + alone[:half], rest, step=half)]
+        continued = await _ids(engine.generate(ids + alone[:half], rest, step=half))
         seeded = SamplingParams(max_tokens=n, temperature=1.5, seed=11)
-        drawn = [token async for token in engine.generate(ids, seeded)]
+        drawn = await _ids(engine.generate(ids, seeded))
         rest = SamplingParams(max_tokens=n - half, temperature=1.5, seed=11)
-        resumed = [token async for token in engine.generate(ids + drawn[:half], rest, step=half)]
+        resumed = await _ids(engine.generate(ids + drawn[:half], rest, step=half))
         stale = ""
         try:
             await engine.language.steps(Lease("language", 1, "nobody", active=False), SamplingParams(), 1)
@@ -159,6 +160,10 @@ async def turns(language: str, vision: str, ids: list[int], n: int) -> dict[str,
         }  # fmt: skip
     finally:
         await engine.close()
+
+
+async def _ids(generation: Generation) -> list[int]:
+    return [token async for fresh in generation for token in fresh]
 
 
 async def _wait_for(engine: Any, seconds: float) -> str:

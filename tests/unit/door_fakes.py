@@ -39,8 +39,9 @@ class FakeChat:
 
 
 class FakeGeneration:
-    """What ``Engine.generate`` returns: ids, then a finish reason; fails at ``fail_at`` with ``error``, which is a loss
-    of the GPU where it is a ``DeviceLost``."""
+    """What ``Engine.generate`` returns: ids, ``at_once`` of them a read-back, then a finish reason. What comes before
+    ``fail_at`` and ``hold_at`` has come back. Fails with ``error``, which is a loss of the GPU where it is a
+    ``DeviceLost``."""
 
     def __init__(self, engine: FakeEngine, prompt: list[int], limit: int, step: int) -> None:
         self._engine = engine
@@ -56,7 +57,7 @@ class FakeGeneration:
     def __aiter__(self) -> FakeGeneration:
         return self
 
-    async def __anext__(self) -> int:
+    async def __anext__(self) -> list[int]:
         engine = self._engine
         await asyncio.sleep(0)
         if engine.fail_at is not None and self._done + self._made >= engine.fail_at:
@@ -70,8 +71,14 @@ class FakeGeneration:
             raise StopAsyncIteration
         if self._made >= len(self._ids):
             raise StopAsyncIteration
-        self._made += 1
-        return self._ids[self._made - 1]
+        ends = [self._made + engine.at_once, self._limit]
+        if engine.fail_at is not None:
+            ends.append(engine.fail_at - self._done)
+        if engine.hold_at is not None:
+            ends.append(engine.hold_at)
+        fresh = self._ids[self._made : min(ends)]
+        self._made += len(fresh)
+        return fresh
 
     async def aclose(self) -> None:
         self.closed = True
@@ -83,6 +90,7 @@ class FakeEngine:
         self.chat = FakeChat()
         self.answer = answer
         self.context = context
+        self.at_once = 1
         self.fail_at: int | None = None
         self.hold_at: int | None = None
         self.error: Exception = RuntimeError("boom")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pyapp.bench import sharing
+from pyapp.bench import rounds, sharing
 from pyapp.bench.options import Options
 from pyapp.bench.pairs import Pair, budgets_of, needs_of, open_pair
 from pyapp.engine.loading import size_for
@@ -114,6 +114,8 @@ class FakeEngine:
     """Of the next texts; afterwards always the same."""
     fail: list[Exception] = field(default_factory=list)
     kv: str = "f32"
+    read_back: Callable[[], None] = lambda: None
+    """Called at each read-back."""
     closed: bool = False
 
     def __post_init__(self) -> None:
@@ -141,10 +143,13 @@ class FakeEngine:
             raise self.fail.pop(0)
         return np.zeros(1000, np.float32)
 
-    async def generate(self, ids: list[int], params: Any, ends: frozenset[int]) -> AsyncIterator[int]:
-        for token in self.answers.pop(0) if self.answers else range(params.max_tokens):
+    async def generate(self, ids: list[int], params: Any, ends: frozenset[int]) -> AsyncIterator[list[int]]:
+        """One id, then two a read-back."""
+        answer = list(self.answers.pop(0) if self.answers else range(params.max_tokens))
+        for fresh in (answer[max(0, at) : at + 2] for at in range(-1, len(answer), 2)):
+            self.read_back()
             await asyncio.sleep(0)
-            yield token
+            yield fresh
 
     async def close(self) -> None:
         self.closed = True
@@ -204,6 +209,16 @@ async def test_every_setup_has_its_row(world: World) -> None:
     assert shared["first_token_ms"] >= shared["to_language_in_round_ms"] >= 10
     assert len(world.made) == 5
     assert all(engine.closed for engine in world.made)
+
+
+async def test_the_rate_is_that_of_the_tokens_behind_the_first_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine: Any = FakeEngine(0, 0, ("language", "vision"), [], [], "f32")
+    clock: Any = SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
+    monkeypatch.setattr(rounds, "time", clock)
+    engine.read_back = lambda: setattr(clock, "now", clock.now + 0.5)
+    found = await rounds.photo_to_copy(rounds.Hosts(engine, engine), np.zeros(1), [1], 6)  # 1, 2, 2 and 1 of them
+    assert (found.ids, found.first, found.rate) == ([0, 1, 2, 3, 4, 5], 0.5, 5 / 1.5)
+    assert (await rounds.photo_to_copy(rounds.Hosts(engine, engine), np.zeros(1), [1], 1)).rate == 0
 
 
 async def test_rounds_end_early_but_not_before_the_first(world: World) -> None:

@@ -50,7 +50,7 @@ async def test_device_answer_is_text_then_one_usage_then_done() -> None:
     client = await opened(world)
     events = await collect(client)
     assert kinds(events) == ["text"] * 5 + ["usage", "done"]
-    assert events[0] == {"type": "text", "text": "H", "source": "device"}
+    assert events[0] == {"type": "text", "text": "H", "tokens": 1, "source": "device"}
     prompt = len(world.engine.prompts[0])
     expected = {"promptTokens": prompt, "completionTokens": 5, "deviceTokens": 5, "cloudTokens": 0}
     assert events[-2] == {"type": "usage", **expected}
@@ -63,6 +63,32 @@ async def test_characters_of_several_tokens_come_whole_and_are_counted() -> None
     events = await collect(await opened(world))
     assert [event["text"] for event in events[:-2]] == ["n", "é", " ", "茶", "🙂"]
     assert events[-2]["deviceTokens"] == len("né 茶🙂".encode())
+
+
+async def test_tokens_that_come_back_together_are_one_event() -> None:
+    world = World()
+    world.engine.at_once = 3
+    events = await collect(await opened(world))
+    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("Hel", 3), ("lo", 2)]
+    assert events[-2]["deviceTokens"] == 5
+
+
+async def test_a_character_split_over_two_read_backs_comes_with_the_second() -> None:
+    world = World(engine=FakeEngine("a茶🙂b"))
+    world.engine.at_once = 3
+    events = await collect(await opened(world))
+    # Bytes: a茶茶 | 茶🙂🙂 | 🙂🙂b. Tokens count with the character that they end in.
+    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("a", 1), ("茶", 3), ("🙂b", 5)]
+    assert events[-2]["deviceTokens"] == len("a茶🙂b".encode())
+
+
+@pytest.mark.parametrize(("limit", "shown"), [(2, "a�"), (4, "a茶"), (6, "a茶�")])
+async def test_max_tokens_in_the_middle_of_a_read_back(limit: int, shown: str) -> None:
+    world = World(engine=FakeEngine("a茶🙂b"))
+    world.engine.at_once = 4
+    events = await collect(await opened(world), max_tokens=limit)
+    assert (text_of(events), events[-1]["reason"]) == (shown, "length")
+    assert events[-2]["deviceTokens"] == limit
 
 
 async def test_max_tokens_ends_in_length() -> None:
@@ -444,6 +470,19 @@ async def test_abort_ends_in_usage_and_done_without_a_throw() -> None:
     assert client.status["source"] == "device", "an abort says nothing against the device"
 
 
+async def test_abort_between_two_read_backs_counts_what_is_shown() -> None:
+    world, signal = World(engine=FakeEngine("abc茶de")), asyncio.Event()
+    world.engine.at_once, world.engine.hold_at = 5, 5
+    client = await opened(world)
+    events: list[Any] = []
+    async for event in client.generate(prompt="Hi", signal=signal):
+        events.append(event)
+        signal.set()
+    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("abc", 3)]
+    assert events[-2]["deviceTokens"] == events[-2]["completionTokens"] == 3, "two bytes of 茶 are not shown"
+    assert events[-1] == {"type": "done", "reason": "abort", "source": "device"}
+
+
 async def test_abort_before_the_start_does_no_work() -> None:
     world, signal = World(), asyncio.Event()
     client = await opened(world)
@@ -502,7 +541,7 @@ async def test_reader_who_stops_reading_holds_nobody_up() -> None:
     await anext(idle)
     assert text_of(await asyncio.wait_for(collect(client), 1)) == "Hello"
     second: Any = await anext(idle)
-    assert second["text"] == "ello", "what is there already comes together"
+    assert (second["text"], second["tokens"]) == ("ello", 4), "what is there already comes together"
     assert [event["type"] async for event in idle] == ["usage", "done"]
 
 

@@ -409,3 +409,42 @@ async def test_a_rebuild_waits_no_longer_than_somebody_waits_for_the_cloud(error
             reading.cancel()
     assert len(world.made) == 2
     await client.close()
+
+
+# --- tokens that come back together
+
+
+def together(world: World, at_once: int) -> World:
+    """Every engine of this world hands out so many ids a read-back."""
+    for engine in (world.engine, *world.later):
+        if isinstance(engine, FakeEngine):
+            engine.at_once = at_once
+    return world
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 6, 40])
+@pytest.mark.parametrize("at", range(BYTES + 1))
+async def test_the_next_engine_goes_on_after_exactly_the_ids_read_back(at: int, at_once: int) -> None:
+    world = together(losing(at, None), at_once)
+    events = await collect(await opened(world, mode="only_on_device"), max_tokens=100)
+    told = next(event for event in events if event["type"] == "status")
+    before, after = events[: events.index(told)], events[events.index(told) + 1 :]
+    assert text_of(before) == TEXT.encode()[:at].decode(errors="ignore")
+    assert text_of(before) + text_of(after) == TEXT
+    assert world.made[1].ids == [world.made[0].ids[0] + list(TEXT.encode()[:at])]
+    assert (world.made[1].steps, world.made[1].limits) == ([at], [100 - at])
+    assert events[-2]["deviceTokens"] == events[-2]["completionTokens"] == BYTES
+    assert sum(event["tokens"] for event in events if event["type"] == "text") == BYTES
+
+
+@pytest.mark.parametrize("at_once", [2, 3, 6, 40])
+@pytest.mark.parametrize("at", range(1, BYTES + 1))
+async def test_the_cloud_goes_on_after_the_characters_read_back(at: int, at_once: int) -> None:
+    world = together(losing(at), at_once)
+    events = await collect(await opened(world), max_tokens=100)
+    shown = TEXT.encode()[:at].decode(errors="ignore")
+    assert text_of(events) == TEXT
+    [(_, asked, left)] = world.cloud.requests
+    # Tokens of half a character are neither shown nor counted: the cloud writes that character anew.
+    assert (asked, left) == (shown, 100 - len(shown.encode()))
+    assert events[-2]["deviceTokens"] == len(shown.encode())

@@ -104,7 +104,7 @@ def timed(world: World, monkeypatch: pytest.MonkeyPatch) -> list[float]:
     seconds = [0.02]
     following = FakeGeneration.__anext__
 
-    async def slowly(self: FakeGeneration) -> int:
+    async def slowly(self: FakeGeneration) -> list[int]:
         world.now += seconds[0]
         return await following(self)
 

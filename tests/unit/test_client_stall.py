@@ -31,15 +31,15 @@ class Stubborn:
     def __aiter__(self) -> Stubborn:
         return self
 
-    async def __anext__(self) -> int:
+    async def __anext__(self) -> list[int]:
         return await anext(self._stream)
 
     async def aclose(self) -> None:
         await self._stream.aclose()
 
-    async def _run(self, ids: bytes) -> AsyncGenerator[int]:
+    async def _run(self, ids: bytes) -> AsyncGenerator[list[int]]:
         for token in ids:
-            yield token
+            yield [token]
         for _ in range(self._refusals):
             try:
                 await asyncio.Event().wait()

@@ -87,6 +87,7 @@ def test_the_reader_is_short() -> None:
 def test_events_and_request() -> None:
     (result,) = read(case(STREAM))
     assert [entry["type"] for entry in result["events"]] == ["text", "text", "usage", "done"]
+    assert [entry["tokens"] for entry in result["events"][:2]] == [1, 1], "until the gateway has counted"
     usage = {"promptTokens": 5, "completionTokens": 7, "deviceTokens": 0, "cloudTokens": 7}
     assert result["events"][-2] == {"type": "usage", **usage}
     assert result["events"][-1] == {"type": "done", "reason": "stop", "source": "cloud"}

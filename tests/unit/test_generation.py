@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pyapp.compiler.graph import NO_TOKEN
+from pyapp.engine import generation
 from pyapp.engine.generation import Generation
 from pyapp.errors import DeviceLost
 from pyapp.gpu.lease import Lease, LeaseCoordinator
@@ -67,13 +68,37 @@ class Runner:
         self.ended += 1
 
 
+class Together(Runner):
+    """Four steps a submit, as on a GPU; the sequence stops for good after ``last``."""
+
+    device = SimpleNamespace(limits=SimpleNamespace(software=False))
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, last: int = 1 << 30) -> None:
+        super().__init__()
+        self.last = last
+        monkeypatch.setattr(generation, "Pace", lambda most: SimpleNamespace(steps=4, arrived=lambda *_, **__: None))
+
+    async def state(self, promise: int) -> State:
+        await asyncio.sleep(0)
+        return State(min(promise, self.last + 1), min(self.limit, self.last + 1))
+
+    def clear_all(self) -> None:
+        self.ended += 1
+
+
 async def nothing(model: str) -> None: ...
 
 
-def text(runner: Runner, leases: LeaseCoordinator, lock: asyncio.Lock, n: int, step: int = 0) -> Generation:
+def text(
+    runner: Runner, leases: LeaseCoordinator, lock: asyncio.Lock, n: int, step: int = 0, ends: tuple[int, ...] = ()
+) -> Generation:
     given: Any = runner
     runner.leases = leases
-    return Generation(given, leases, lock, [7] * 5, SamplingParams(max_tokens=n), frozenset(), step)
+    return Generation(given, leases, lock, [7] * 5, SamplingParams(max_tokens=n), frozenset(ends), step)
+
+
+async def all_of(generation: Generation) -> list[int]:
+    return [token async for ids in generation for token in ids]
 
 
 async def test_two_that_ask_for_ever_do_not_starve_a_text() -> None:
@@ -87,7 +112,7 @@ async def test_two_that_ask_for_ever_do_not_starve_a_text() -> None:
     looking = [asyncio.ensure_future(look()) for _ in range(2)]
     await asyncio.sleep(0)
     async with asyncio.timeout(5):
-        assert [token async for token in text(runner, leases, asyncio.Lock(), 20)] == list(range(20))
+        assert await all_of(text(runner, leases, asyncio.Lock(), 20)) == list(range(20))
     # Each turn made at least a token, and none was kept to itself.
     assert 2 < len(set(runner.turns)) <= 20
     for each in looking:
@@ -99,11 +124,36 @@ async def test_two_that_ask_for_ever_do_not_starve_a_text() -> None:
 @pytest.mark.parametrize("step", [0, 3])
 async def test_a_text_counts_from_where_it_goes_on(step: int) -> None:
     runner, leases = Runner(), LeaseCoordinator(nothing, nothing)
-    assert [token async for token in text(runner, leases, asyncio.Lock(), 4, step)] == list(range(step, step + 4))
+    assert await all_of(text(runner, leases, asyncio.Lock(), 4, step)) == list(range(step, step + 4))
+
+
+async def test_ids_come_as_they_were_read_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    runner, leases = Together(monkeypatch), LeaseCoordinator(nothing, nothing)
+    writing = text(runner, leases, asyncio.Lock(), 11)
+    assert [ids async for ids in writing] == [[0], [1, 2, 3, 4], [5, 6, 7, 8], [9, 10]]
+    assert writing.finish_reason == "length"
+    assert (runner.ended, runner.cleared) == (1, 1)
+
+
+@pytest.mark.parametrize(
+    ("end", "wanted"),
+    [(3, [[0], [1, 2]]), (5, [[0], [1, 2, 3, 4]]), (8, [[0], [1, 2, 3, 4], [5, 6, 7]]), (0, [])],
+    ids=["in the middle", "the first", "the last", "at once"],
+)
+async def test_an_end_token_ends_the_ids_of_its_read_back(
+    monkeypatch: pytest.MonkeyPatch, end: int, wanted: list[list[int]]
+) -> None:
+    runner, leases, lock = Together(monkeypatch, last=end), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    writing = text(runner, leases, lock, 30, ends=(end, 50))
+    assert [ids async for ids in writing] == wanted, "and no list is empty"
+    assert writing.finish_reason == "stop"
+    assert not lock.locked()
+    assert leases.current is None
+    assert (runner.ended, runner.cleared) == (1, 1)
 
 
 async def test_python_never_works_on_tokens_with_nothing_queued_behind_them() -> None:
-    """On a GPU, where the steps of a submit come together: from the second submit on, whoever reads a token has at
+    """On a GPU, where the steps of a submit come together: from the second submit on, whoever reads its tokens has at
     least one more submit on its way, until the last ones have been asked for."""
     outstanding: list[int] = []
 
@@ -125,10 +175,10 @@ async def test_python_never_works_on_tokens_with_nothing_queued_behind_them() ->
 
     runner, leases = Watched(), LeaseCoordinator(nothing, nothing)
     writing = text(runner, leases, asyncio.Lock(), 60)
-    queued = [len(outstanding) async for _ in writing if runner.step_now < runner.limit]
-    assert len(queued) > 30
-    assert min(queued) >= 1
-    assert max(queued) == 2
+    queued = [(len(ids), len(outstanding)) async for ids in writing if runner.step_now < runner.limit]
+    assert sum(tokens for tokens, _ in queued) > 30
+    assert min(submits for _, submits in queued) >= 1
+    assert max(submits for _, submits in queued) == 2
 
 
 async def test_one_text_after_the_other() -> None:
@@ -146,7 +196,7 @@ async def test_one_text_after_the_other() -> None:
 async def test_leaving_early_gives_the_turn_and_the_conversation_back() -> None:
     runner, leases, lock = Runner(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
     writing = text(runner, leases, lock, 50)
-    assert await anext(writing) == 0
+    assert await anext(writing) == [0]
     await writing.aclose()
     assert not lock.locked()
     assert leases.current is None
@@ -167,10 +217,30 @@ async def test_no_number_is_no_token() -> None:
 
     runner, leases, lock = Broken(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
     writing = text(runner, leases, lock, 20)
-    assert [await anext(writing) for _ in range(3)] == [0, 1, 2]
+    assert [await anext(writing) for _ in range(3)] == [[0], [1], [2]]
     with pytest.raises(DeviceLost, match="no number for its token 4") as caught:
         await anext(writing)
     assert caught.value.details["kind"] == "wrong_result"
+    assert not lock.locked()
+    assert leases.current is None
+    assert (runner.ended, runner.cleared) == (0, 1)
+
+
+async def test_ids_before_one_that_is_no_number_are_handed_out_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoNumber(State):
+        def ids_since(self, seen: int) -> list[int]:
+            return [NO_TOKEN if token == 3 else token for token in super().ids_since(seen)]
+
+    class Broken(Together):
+        async def state(self, promise: int) -> State:
+            state = await super().state(promise)
+            return NoNumber(state.step, self.last + 1)
+
+    runner, leases, lock = Broken(monkeypatch, last=3), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    writing = text(runner, leases, lock, 20)
+    assert [await anext(writing) for _ in range(2)] == [[0], [1, 2]]
+    with pytest.raises(DeviceLost, match="no number for its token 4"):
+        await anext(writing)
     assert not lock.locked()
     assert leases.current is None
     assert (runner.ended, runner.cleared) == (0, 1)

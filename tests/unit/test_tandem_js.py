@@ -83,7 +83,9 @@ def test_worker_that_dies_at_work_hands_over_to_the_small_reader() -> None:
         const client = await opening({});
         worker.answer = ({ op, id }) => {
           if (op !== "generate") return;
-          for (const text of ["He", "l"]) worker.say({ re: id, event: { type: "text", text, source: "device" } });
+          const event = { type: "text", source: "device" };
+          worker.say({ re: id, event: { ...event, text: "He", tokens: 2 } });
+          worker.say({ re: id, event: { ...event, text: "l", tokens: 1 } });
           worker.onerror({ message: "out of memory", preventDefault() {} });
         };
         const events = await collect(client.generate({ prompt: "Hi", maxTokens: 8 }));
@@ -95,9 +97,9 @@ def test_worker_that_dies_at_work_hands_over_to_the_small_reader() -> None:
     kinds = [event["type"] for event in result["events"]]
     assert kinds == ["text", "text", "status", "text", "usage", "done"]
     usage = result["events"][-2]
-    assert (usage["deviceTokens"], usage["cloudTokens"], usage["completionTokens"]) == (2, 1, 3)
+    assert (usage["deviceTokens"], usage["cloudTokens"], usage["completionTokens"]) == (3, 1, 4)
     assert result["asked"]["messages"][-1] == {"role": "assistant", "content": "Hel"}
-    assert result["asked"]["max_tokens"] == 6
+    assert result["asked"]["max_tokens"] == 5
     assert result["asked"]["url"] == "http://shop.example/api/ai/cloud-stream"
     assert result["look"]["code"] == "no_device"
     assert result["status"]["source"] == "cloud"
@@ -322,8 +324,9 @@ def test_signal_and_leaving_reach_python_once() -> None:
     result = js(
         """
         const client = await opening({});
+        const event = { type: "text", text: "a", tokens: 1, source: "device" };
         worker.answer = ({ op, id }) => {
-          if (op === "generate") worker.say({ re: id, event: { type: "text", text: "a", source: "device" } });
+          if (op === "generate") worker.say({ re: id, event });
           if (op === "cancel") {
             worker.say({ re: id, event: { type: "done", reason: "abort", source: "device" } });
             worker.say({ re: id, end: true });

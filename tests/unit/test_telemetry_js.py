@@ -17,7 +17,8 @@ DIES = """
   const client = await opening({ onTelemetry, ...options });
   worker.answer = ({ op, id }) => {
     if (op !== "generate") return;
-    for (const text of ["He", "l"]) worker.say({ re: id, event: { type: "text", text, source: "device" } });
+    const event = { type: "text", source: "device" };
+    for (const text of ["He", "l"]) worker.say({ re: id, event: { ...event, text, tokens: text.length } });
     worker.onerror({ message: "out of memory", preventDefault() {} });
   };
 """
@@ -84,7 +85,7 @@ def test_text_that_the_worker_died_at_is_told_and_sent_as_the_gateway_takes_it()
     assert parsed == record
     assert record["outcome"] == "stop"
     assert record["sides"] == ["device", "cloud"]
-    assert (record["device_tokens"], record["cloud_tokens"], record["prompt_tokens"]) == (2, 1, 9)
+    assert (record["device_tokens"], record["cloud_tokens"], record["prompt_tokens"]) == (3, 1, 9)
     (fallback,) = record["fallbacks"]
     assert (fallback["reason"], fallback["from"], fallback["mid_text"]) == ("no_device", "device", True)
     assert 0 <= fallback["takeover_ms"] <= record["total_ms"]
