@@ -1,6 +1,6 @@
 // Put before worker.js by the scripted visits, and run in their page: makes the browser fail as `self.fault` says, below
-// everything of ours. `fault.kind` names the failure, `fault.at` the piece of text after which it comes. The moment of
-// the first failure is told on the channel "faults", in ms since 1970.
+// everything of ours. `fault.kind` names the failure, `fault.at` how many tokens of text are shown before it comes. The
+// moment of the first failure is told on the channel "faults", in ms since 1970.
 {
   const channel = new BroadcastChannel("faults");
   let told = null; // the fault of which that was done
@@ -99,15 +99,15 @@
     stall: () => {},
     read_refused: () => {},
   };
-  let pieces = 0;
+  let tokens = 0;
   const post = self.postMessage;
   const isPiece = ([line]) => line.includes('"type": "text"') && line.includes('"source": "device"');
   if (self.WorkerNavigator) {
     self.postMessage = (message, ...rest) => {
       post.call(self, message, ...rest);
       if (struck || !acts[self.fault?.kind] || !isPiece(message)) return;
-      pieces += 1;
-      if (pieces < self.fault.at) return;
+      tokens += JSON.parse(message[0]).event.tokens;
+      if (tokens < self.fault.at) return;
       struck = true;
       strike();
       acts[self.fault.kind]();

@@ -47,12 +47,13 @@ async () => {
   };
 
   const write = async (client, request, seen, crashAt) => {
-    let pieces = 0;
+    let tokens = 0;
     for await (const event of client.generate(request)) {
       seen.events.push({ ...event, at: now() });
       if (event.type !== "text" || event.source !== "device") continue;
-      pieces += 1;
-      if (pieces === crashAt) {
+      const before = tokens;
+      tokens += event.tokens;
+      if (before < crashAt && tokens >= crashAt) {
         struck = now();
         await globalThis.crashGpu();
       }

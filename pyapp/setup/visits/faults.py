@@ -13,7 +13,7 @@ from typing import Literal
 Mode = Literal["prefer_on_device", "only_on_device", "prefer_in_cloud", "only_in_cloud"]
 Where = Literal["browser", "driver", "weights", "gateway", "upstream"]
 MOMENTS = (1, 7, 40)
-"""After how many pieces of text a fault in the middle of it comes."""
+"""After how many tokens of text a fault in the middle of it comes, or pieces of the cloud's."""
 
 
 @dataclass(frozen=True)
