@@ -193,6 +193,23 @@ async def data_route(route: Route) -> None:
         await route.fulfill(status=404, body="no such file")
 
 
+def joined(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The events with neighbouring texts of one source as one: how a text is split over events depends on time."""
+    out: list[dict[str, Any]] = []
+    for event in events:
+        last = out[-1] if out else {}
+        if event["type"] == last.get("type") == "text" and event["source"] == last["source"]:
+            out[-1] = {**last, "text": last["text"] + event["text"], "tokens": last["tokens"] + event["tokens"]}
+        else:
+            out.append(event)
+    return out
+
+
+def tokens_of(events: list[dict[str, Any]]) -> int:
+    """How many tokens the text that a stream of events shows stands for."""
+    return sum(event["tokens"] for event in events if event["type"] == "text")
+
+
 def text_of(events: list[dict[str, Any]]) -> str:
     """The text that a stream of events shows."""
     return "".join(event["text"] for event in events if event["type"] == "text")
