@@ -16,7 +16,7 @@ export class Copy {
   #shown = -1;
   #writing = false;
   #announcer = new Announcer();
-  #draw = oncePerFrame(() => this.#paint());
+  #drawText = oncePerFrame(() => this.#paintText()); // of all that is shown here, only the text changes while it comes
 
   /** `onregenerate()`; `extra` is a button that goes beside Copy (the widget's "use this text"), or null. */
   constructor(onregenerate, extra = null) {
@@ -58,7 +58,7 @@ export class Copy {
   /** A new, empty version. An empty one that failed before its first word is used again. */
   begin() {
     if (this.#versions.at(-1)?.text === "") this.#versions.pop();
-    this.#versions.push({ text: "", source: null, usage: null, reason: null, started: 0 });
+    this.#versions.push({ text: "", source: null, usage: null, reason: null, started: 0, first: 0 });
     this.#shown = this.#versions.length - 1;
     this.#writing = true;
     this.#announcer.say(t("copy.writing"));
@@ -71,11 +71,14 @@ export class Copy {
     const version = this.#versions.at(-1);
     if (event.type === "text") {
       version.started ||= performance.now();
+      version.first ||= event.tokens;
       version.text += event.text;
       version.source = event.source;
       this.#announcer.push(event.text);
+      this.#drawText();
     } else if (event.type === "status") {
       say(this.#status, "copy.status", { message: () => statusInWords(event) });
+      this.#status.hidden = !this.#status.textContent;
     } else if (event.type === "usage") {
       version.usage = event;
       version.ms = version.started ? performance.now() - version.started : 0;
@@ -83,7 +86,6 @@ export class Copy {
       version.reason = event.reason;
       version.source = event.source ?? version.source;
     }
-    this.#draw();
   }
 
   /** No more events: finished, stopped or failed. */
@@ -103,7 +105,7 @@ export class Copy {
     this.#announcer.say(t("copy.version", { number: this.#shown + 1, count: this.#versions.length }));
   }
 
-  #paint() {
+  #paintText() {
     const version = this.#versions[this.#shown] ?? { text: "" };
     const node = this.#text.firstChild;
     // Appending keeps a reader's selection where it is; anything else replaces the text.
@@ -112,6 +114,11 @@ export class Copy {
     } else if (this.text !== version.text || this.#writing) {
       this.#text.textContent = version.text;
     }
+  }
+
+  #paint() {
+    const version = this.#versions[this.#shown] ?? { text: "" };
+    this.#paintText();
     const editable = !this.#writing && this.#shown >= 0;
     this.#text.setAttribute("contenteditable", editable ? "plaintext-only" : "false");
     if (editable && this.#text.contentEditable !== "plaintext-only") this.#text.setAttribute("contenteditable", "true");
@@ -130,12 +137,12 @@ export class Copy {
     this.#forth.disabled = this.#shown >= this.#versions.length - 1;
   }
 
-  #summary({ usage, source, reason, ms }) {
+  #summary({ usage, source, reason, first, ms }) {
     const parts = [];
     if (source) parts.push(t(usage?.deviceTokens && usage?.cloudTokens ? "copy.by.both" : `copy.by.${source}`));
     if (usage) parts.push(t("copy.tokens", { count: usage.completionTokens }));
-    if (usage?.completionTokens > 1 && ms > 0) {
-      parts.push(t("copy.rate", { rate: decimal((1000 * (usage.completionTokens - 1)) / ms) }));
+    if (usage?.completionTokens > first && ms > 0) {
+      parts.push(t("copy.rate", { rate: decimal((1000 * (usage.completionTokens - first)) / ms) }));
     }
     if (reason === "length") parts.push(t("copy.cut"));
     if (reason === "abort") parts.push(t("copy.stopped"));
