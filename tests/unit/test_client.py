@@ -65,32 +65,6 @@ async def test_characters_of_several_tokens_come_whole_and_are_counted() -> None
     assert events[-2]["deviceTokens"] == len("né 茶🙂".encode())
 
 
-async def test_tokens_that_come_back_together_are_one_event() -> None:
-    world = World()
-    world.engine.at_once = 3
-    events = await collect(await opened(world))
-    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("Hel", 3), ("lo", 2)]
-    assert events[-2]["deviceTokens"] == 5
-
-
-async def test_a_character_split_over_two_read_backs_comes_with_the_second() -> None:
-    world = World(engine=FakeEngine("a茶🙂b"))
-    world.engine.at_once = 3
-    events = await collect(await opened(world))
-    # Bytes: a茶茶 | 茶🙂🙂 | 🙂🙂b. Tokens count with the character that they end in.
-    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("a", 1), ("茶", 3), ("🙂b", 5)]
-    assert events[-2]["deviceTokens"] == len("a茶🙂b".encode())
-
-
-@pytest.mark.parametrize(("limit", "shown"), [(2, "a�"), (4, "a茶"), (6, "a茶�")])
-async def test_max_tokens_in_the_middle_of_a_read_back(limit: int, shown: str) -> None:
-    world = World(engine=FakeEngine("a茶🙂b"))
-    world.engine.at_once = 4
-    events = await collect(await opened(world), max_tokens=limit)
-    assert (text_of(events), events[-1]["reason"]) == (shown, "length")
-    assert events[-2]["deviceTokens"] == limit
-
-
 async def test_max_tokens_ends_in_length() -> None:
     events = await collect(await opened(World()), max_tokens=3)
     assert text_of(events) == "Hel"
@@ -468,19 +442,6 @@ async def test_abort_ends_in_usage_and_done_without_a_throw() -> None:
     world.engine.hold_at = None
     assert text_of(await collect(client)) == "Hello"
     assert client.status["source"] == "device", "an abort says nothing against the device"
-
-
-async def test_abort_between_two_read_backs_counts_what_is_shown() -> None:
-    world, signal = World(engine=FakeEngine("abc茶de")), asyncio.Event()
-    world.engine.at_once, world.engine.hold_at = 5, 5
-    client = await opened(world)
-    events: list[Any] = []
-    async for event in client.generate(prompt="Hi", signal=signal):
-        events.append(event)
-        signal.set()
-    assert [(event["text"], event["tokens"]) for event in events[:-2]] == [("abc", 3)]
-    assert events[-2]["deviceTokens"] == events[-2]["completionTokens"] == 3, "two bytes of 茶 are not shown"
-    assert events[-1] == {"type": "done", "reason": "abort", "source": "device"}
 
 
 async def test_abort_before_the_start_does_no_work() -> None:
