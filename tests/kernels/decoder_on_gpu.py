@@ -12,7 +12,6 @@ from pyapp.compiler.lowering import lower
 from pyapp.compiler.reference import StepState
 from pyapp.engine.assets import shader_text
 from pyapp.gpu.device import Device
-from pyapp.gpu.ffi import heap_view
 from pyapp.gpu.kernels import Kernels
 from pyapp.gpu.plan import Binding, Plan
 from pyapp.gpu.pool import Pool, Region
@@ -52,7 +51,7 @@ class DecoderRunner:
         return lower(case.graph, case.limits(self.device.limits))
 
     def write_state(self, state: StepState) -> None:
-        self.device.queue.writeBuffer(self.state, 0, heap_view(words_of(state)))
+        self.device.write(self.state, 0, words_of(state))
 
     async def read_state(self) -> Array:
         return await self.read(self.state, 0, STATE_BYTES)
@@ -97,7 +96,7 @@ class Bound:
 
     def _fill(self, region: Region, data: Array) -> None:
         buffer, offset, _ = region.slice(0, data.nbytes)
-        self.runner.device.queue.writeBuffer(buffer, offset, heap_view(data))
+        self.runner.device.write(buffer, offset, data)
 
     def _resolve(self, binding: Binding) -> tuple[Any, int, int]:
         if binding.tensor == "state":
