@@ -66,7 +66,8 @@ const PICTURE = 224 * 224 * 3;
  *   `limits` (null): lower limits than the GPU's, in bytes.
  *   `contextPressure` (2048): tokens past which `prefer_on_device` has the cloud write where memory is under 4 GB; null:
  *   however many.
- *   `stallSeconds` (30): a GPU from which nothing has come for so long is given up; null: never.
+ *   `stallSeconds` (30): a GPU from which nothing has come for so long, or at least twice that before the first token,
+ *   is given up; null: never.
  *   `site` (null): the merchant's public key, for a gateway with shops; `ancestor` (this page's): the origin of the
  *   shop's page.
  *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
