@@ -109,7 +109,7 @@ class Client {
     this.#link = link;
     this.#fallback = fallback;
     /** The parts of the machine, for tests and the curious; every call rejects with no_device where there is none. */
-    this.inspect = inspect((method, args, attachment) => this.#call(method, args, attachment));
+    this.inspect = inspect((...call) => this.#call(...call));
   }
 
   /** @returns {Status} a snapshot; bytes */
@@ -180,10 +180,10 @@ class Client {
     await this.#fallback.generate(request, stream, shown, this.#link.death);
   }
 
-  async #call(method, args, attachment) {
+  async #call(method, args, attachment, given) {
     this.#open();
     if (this.#link.death) throw this.#fallback.refusal(this.#link.death);
-    return this.#link.call("call", { method, args }, attachment);
+    return this.#link.call("call", { method, args }, attachment, given);
   }
 
   #open() {
@@ -195,7 +195,7 @@ function closed() {
   return new TandemError("closed", "This client is closed; create a new one.");
 }
 
-/** A picture of our own, which may be given away to the worker. */
+/** A picture of our own. */
 function copyOf(picture) {
   if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
     throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);
@@ -204,6 +204,10 @@ function copyOf(picture) {
 }
 
 function inspect(call) {
+  const look = async (method, args, picture) => {
+    const own = copyOf(picture);
+    return call(method, args, own, [own.buffer]);
+  };
   return Object.freeze({
     /** @returns {Promise<number[]>} token ids, no BOS added */
     tokenize: (text, { special = true } = {}) => call("tokenize", { text, special }),
@@ -218,9 +222,9 @@ function inspect(call) {
     /** @returns {Promise<number[]>} n ids, going on past an end token */
     greedy: (ids, n) => call("greedy", { ids, n }),
     /** @param {Uint8Array} picture 224 x 224 x 3 RGB @returns {Promise<Float32Array>} [classes] */
-    vision: async (picture) => call("vision", {}, copyOf(picture)),
+    vision: (picture) => look("vision", {}, picture),
     /** @returns {Promise<number[]>} ms from the submit of a picture on the GPU until its logits are read back, n times */
-    visionTimes: async (picture, n) => call("visionTimes", { n }, copyOf(picture)),
+    visionTimes: (picture, n) => look("visionTimes", { n }, picture),
     /** @returns {Promise<Memory>} */
     memory: () => call("memory", {}),
     /** What of the start began and ended when: {stage, from, to, needs}, ms since 1970. */
