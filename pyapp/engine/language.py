@@ -21,7 +21,15 @@ from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
 from ..gpu.replay import Ranges, Replay, arrived, hasten, read_back
 from ..gpu.residency import Residency, WeightSet
-from ..models.decoder import DecoderConfig, Pieces, build_graph, cache_shapes, config_from_gguf, rope_table
+from ..models.decoder import (
+    MOST_HEADS,
+    DecoderConfig,
+    Pieces,
+    build_graph,
+    cache_shapes,
+    config_from_gguf,
+    rope_table,
+)
 from ..models.decoder_weights import matrix_formats, recipes_by_block
 from ..text.sampling import SamplingParams
 from ..weights.blocks import BLOCK_BYTES, blocks_of
@@ -36,8 +44,8 @@ NAME = "language"
 CHUNK = 256
 """The most tokens of a prompt that run at once."""
 SPLITS = 32
-"""Parts that attention over a long context is split into while decoding."""
-MOST_PARTS = 1024
+"""Parts that attention over a long context is split into while decoding; 4 at least."""
+MOST_PARTS = 4 * MOST_HEADS
 """Of all heads together: a product that merges them has 8 bytes of each in half the workgroup memory of any device."""
 
 

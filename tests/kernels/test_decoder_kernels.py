@@ -22,7 +22,7 @@ from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
-from pyapp.models.decoder import DecoderConfig, build_graph, packed_shapes
+from pyapp.models.decoder import MOST_HEADS, DecoderConfig, build_graph, packed_shapes
 from pyapp.weights.formats import FORMATS, row_sizes, section_sizes
 from tests.kernels import decoder_cases, vision_cases
 from tests.kernels.sampling_cases import greedy_cases, random_cases
@@ -120,6 +120,14 @@ def test_kernels_keep_to_the_habits_of_the_field(config: DecoderConfig, device: 
         plan = lower(fuse(graph, decoder_passes(limits)), limits)
         for dispatch in {d.shader: d for d in plan.dispatches}.values():
             check_text(dispatch, specialised(dispatch, set()), limits)
+
+
+def test_the_most_heads_that_a_model_may_have_fit_workgroup_memory() -> None:
+    config = replace(SMOLLM2, heads=MOST_HEADS, kv_heads=1, head_dim=32, hidden=64, ff=64, vocab=300, layers=1)
+    for fmt in FORMATS:
+        for graph in graphs(config, dict.fromkeys(packed_shapes(config), fmt)):
+            for dispatch in lower(fuse(graph), HARDWARE).dispatches:
+                assert workgroup_bytes(specialised(dispatch, set())) <= HARDWARE.max_workgroup_storage
 
 
 def test_the_cases_keep_to_them_too() -> None:
