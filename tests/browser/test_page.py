@@ -319,7 +319,7 @@ async def test_a_change_of_sides_is_told_as_one_and_not_as_an_error(
     page = await open_page(f"/?lang={lang}", **fake(tells={"code": code, "source": source}))
     await describe(page)
     await part(page, "write").click()
-    await expect(page.get_by_text(says)).to_be_visible()
+    await expect(page.get_by_text(says, exact=True)).to_be_visible()
     await written(page)
     await expect(part(page, "error")).to_be_hidden()
 
