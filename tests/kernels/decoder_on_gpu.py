@@ -18,7 +18,8 @@ from pyapp.gpu.pool import Pool, Region
 from pyapp.gpu.probe import probe
 from pyapp.gpu.replay import Replay
 
-from .decoder_cases import Case, cases
+from .case import Case
+from .decoder_cases import cases
 from .expected import compared, guarded, initial, words_of
 
 Array = NDArray[Any]

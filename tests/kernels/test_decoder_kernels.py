@@ -24,7 +24,7 @@ from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
 from pyapp.models.decoder import MOST_HEADS, DecoderConfig, build_graph, packed_shapes
 from pyapp.weights.formats import FORMATS, row_sizes, section_sizes
-from tests.kernels import decoder_cases, vision_cases
+from tests.kernels import attention_cases, decoder_cases, vision_cases
 from tests.kernels.sampling_cases import greedy_cases, random_cases
 from tests.unit.decoder_configs import QWEN25_15B, SMOLLM2
 
@@ -217,7 +217,7 @@ def test_a_chunk_is_attended_to_in_tiles_wherever_they_fit(d: int, kibibytes: in
     limits = replace(HARDWARE, max_workgroup_storage=kibibytes << 10)
     tile = TILES[kibibytes].get(d)
     assert chunk_shape(d, replace(limits, software=True)) is None
-    case = decoder_cases.attention("a chunk", 9, 3, d, 1, (0,), tokens=70)
+    case = attention_cases.attention("a chunk", 9, 3, d, 1, (0,), tokens=70)
     (dispatch,) = lower(case.graph, limits).dispatches
     assert (dispatch.shader.file == "attention_chunk") == (tile is not None)
     # 70 tokens see 3 to 72 of the 72 positions; the context, the queries and the results count once.
