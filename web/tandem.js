@@ -67,7 +67,8 @@ const PICTURE = 224 * 224 * 3;
  *   `limits` (null): lower limits than the GPU's, in bytes.
  *   `contextPressure` (2048): tokens past which `prefer_on_device` has the cloud write where memory is under 4 GB; null:
  *   however many.
- *   `stallSeconds` (30): a GPU from which nothing has come for so long is given up; null: never.
+ *   `stallSeconds` (30): a GPU from which nothing has come for so long, or at least twice that before the first token,
+ *   is given up; null: never.
  *   `site` (null): the merchant's public key, for a gateway with shops; `ancestor` (this page's): the origin of the
  *   shop's page.
  *   `cloudWhileLoading` (true): with `prefer_on_device` and a cloud, resolves once it is known whether there is a GPU;
@@ -109,7 +110,7 @@ class Client {
     this.#link = link;
     this.#fallback = fallback;
     /** The parts of the machine, for tests and the curious; every call rejects with no_device where there is none. */
-    this.inspect = inspect((method, args, attachment) => this.#call(method, args, attachment));
+    this.inspect = inspect((...call) => this.#call(...call));
   }
 
   /** @returns {Status} a snapshot; bytes */
@@ -180,10 +181,10 @@ class Client {
     await this.#fallback.generate(request, stream, shown, this.#link.death);
   }
 
-  async #call(method, args, attachment) {
+  async #call(method, args, attachment, given) {
     this.#open();
     if (this.#link.death) throw this.#fallback.refusal(this.#link.death);
-    return this.#link.call("call", { method, args }, attachment);
+    return this.#link.call("call", { method, args }, attachment, given);
   }
 
   #open() {
@@ -195,7 +196,7 @@ function closed() {
   return new TandemError("closed", "This client is closed; create a new one.");
 }
 
-/** A picture of our own, which may be given away to the worker. */
+/** A picture of our own. */
 function copyOf(picture) {
   if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
     throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);
@@ -204,6 +205,10 @@ function copyOf(picture) {
 }
 
 function inspect(call) {
+  const look = async (method, args, picture) => {
+    const own = copyOf(picture);
+    return call(method, args, own, [own.buffer]);
+  };
   return Object.freeze({
     /** @returns {Promise<number[]>} token ids, no BOS added */
     tokenize: (text, { special = true } = {}) => call("tokenize", { text, special }),
@@ -218,9 +223,9 @@ function inspect(call) {
     /** @returns {Promise<number[]>} n ids, going on past an end token */
     greedy: (ids, n) => call("greedy", { ids, n }),
     /** @param {Uint8Array} picture 224 x 224 x 3 RGB @returns {Promise<Float32Array>} [classes] */
-    vision: async (picture) => call("vision", {}, copyOf(picture)),
+    vision: (picture) => look("vision", {}, picture),
     /** @returns {Promise<number[]>} ms from the submit of a picture on the GPU until its logits are read back, n times */
-    visionTimes: async (picture, n) => call("visionTimes", { n }, copyOf(picture)),
+    visionTimes: (picture, n) => look("visionTimes", { n }, picture),
     /** @returns {Promise<Memory>} */
     memory: () => call("memory", {}),
     /** What of the start began and ended when: {stage, from, to, needs}, ms since 1970. */

@@ -37,13 +37,13 @@ export class WorkerLink {
     this.#alive();
   }
 
-  /** Sends one message and resolves with its answer. */
-  call(op, fields, attachment = null) {
+  /** Sends one message and resolves with its answer. `given`: buffers of the attachment that are the worker's from now on. */
+  call(op, fields, attachment = null, given = []) {
     return new Promise((resolve, reject) => {
       if (this.death) return reject(this.death);
       const id = ++this.#last;
       this.#calls.set(id, { answer: resolve, fail: reject, event: () => {} });
-      this.#send({ op, id, ...fields }, attachment, id);
+      this.#send(id, { op, id, ...fields }, attachment, given);
     });
   }
 
@@ -62,8 +62,8 @@ export class WorkerLink {
         stream.push(event);
       };
       this.#calls.set(id, { answer: resolve, fail: reject, event });
-      this.#send({ op: "generate", id, request, aborted: stream.signal.aborted }, null, id);
-      const cancel = () => this.#calls.has(id) && this.#send({ op: "cancel", id }, null, id);
+      this.#send(id, { op: "generate", id, request, aborted: stream.signal.aborted });
+      const cancel = () => this.#calls.has(id) && this.#send(id, { op: "cancel", id });
       stream.signal.addEventListener("abort", cancel, { once: true });
     });
   }
@@ -85,9 +85,8 @@ export class WorkerLink {
     this.#worker?.terminate();
   }
 
-  #send(message, attachment, id) {
+  #send(id, message, attachment = null, given = []) {
     try {
-      const given = attachment instanceof Uint8Array ? [attachment.buffer] : []; // a copy that is the worker's from now on
       this.#worker.postMessage([JSON.stringify(message, plain), attachment], given);
     } catch (error) {
       // A circle in the arguments, or a thing that cannot cross to a worker.

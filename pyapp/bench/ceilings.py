@@ -14,7 +14,6 @@ from ..engine.assets import shader_text
 from ..engine.timing import Stopwatch, Timing, measure
 from ..errors import OutOfMemory
 from ..gpu.device import Device
-from ..gpu.ffi import heap_view
 from ..gpu.kernels import Kernels
 from ..gpu.plan import Binding, Dispatch, MemoryPlan, Plan, Shader
 from ..gpu.pool import STATE_BYTES, Pool, Region
@@ -175,7 +174,7 @@ async def _upload(bed: Bed, post: Callable[[Row], Any]) -> float:
             end = min(begin + 16 * PIECE, region.size)
             for at in range(begin, end, PIECE):
                 buffer, offset, size = region.slice(at, min(PIECE, end - at))
-                bed.device.queue.writeBuffer(buffer, offset, heap_view(random[:size]))
+                bed.device.write(buffer, offset, random[:size])
             await bed.device.idle()
             rates.append((end - begin) / max(time.perf_counter() - start, 1e-6))
     post({"bytes": bed.nbytes, "GBps": median(rates) / 1e9, "GBps_best": max(rates) / 1e9, "clock": "wall"})

@@ -17,7 +17,7 @@ from ..gpu.lease import LeaseCoordinator
 from ..gpu.occupancy import Owner
 from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
-from ..gpu.replay import clear
+from ..gpu.replay import Ranges
 from ..gpu.residency import Residency
 from ..text.chat import ChatTemplate
 from ..text.sampling import SamplingParams
@@ -171,7 +171,7 @@ class Engine:
             cleared, runner.cleared = runner.cleared, False
         if self._activations is None or cleared or self._closed or self.lost.is_set():
             return
-        clear(self.device, [self._activations.slice(0, self._activations.size)])
+        Ranges(self.device, [self._activations.slice(0, self._activations.size)]).clear()
 
     def check(self) -> None:
         """Raises ``DeviceLost`` when nothing can run any more: also after ``close``, which only the client asks for,

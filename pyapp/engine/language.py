@@ -19,9 +19,17 @@ from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import Binding, Plan
 from ..gpu.pool import STATE_BYTES, Pool, Region
-from ..gpu.replay import Places, Replay, arrived, clear, hasten, read_back
+from ..gpu.replay import Ranges, Replay, arrived, hasten, read_back
 from ..gpu.residency import Residency, WeightSet
-from ..models.decoder import DecoderConfig, Pieces, build_graph, cache_shapes, config_from_gguf, rope_table
+from ..models.decoder import (
+    MOST_HEADS,
+    DecoderConfig,
+    Pieces,
+    build_graph,
+    cache_shapes,
+    config_from_gguf,
+    rope_table,
+)
 from ..models.decoder_weights import matrix_formats, recipes_by_block
 from ..text.sampling import SamplingParams
 from ..weights.blocks import BLOCK_BYTES, blocks_of
@@ -36,8 +44,8 @@ NAME = "language"
 CHUNK = 256
 """The most tokens of a prompt that run at once."""
 SPLITS = 32
-"""Parts that attention over a long context is split into while decoding."""
-MOST_PARTS = 1024
+"""Parts that attention over a long context is split into while decoding; 4 at least."""
+MOST_PARTS = 4 * MOST_HEADS
 """Of all heads together: a product that merges them has 8 bytes of each in half the workgroup memory of any device."""
 
 
@@ -184,8 +192,12 @@ class LanguageRunner:
         self.decode = self._steps(kernels, self.decode_plan)
         self.prefill = self._steps(kernels, self.prefill_plan)
         self._ids = self._resolve(self.prefill_plan, Binding(0, "ids", "read_write"))
-        rows = [region.slice(0, 256) for name, region in self._caches.items() if name != "rope"]
-        self._rows = Places(self.device, [(buffer, offset) for buffer, offset, _ in rows])
+        caches = [region.slice(0, region.size) for name, region in self._caches.items() if name != "rope"]
+        filled = [(buffer, offset, None) for buffer, offset, _ in caches]
+        activations = self._activations.slice(0, self._activations.size)
+        self._filled = Ranges(self.device, filled)
+        self._used = Ranges(self.device, [activations])
+        self._all = Ranges(self.device, [*filled, activations])
 
     def _steps(self, kernels: Kernels, plan: Plan) -> Steps:
         return steps_for(self.bound(kernels, plan), self.device, self._residency, NAME)
@@ -371,14 +383,14 @@ class LanguageRunner:
     def clear_cache(self) -> None:
         """Zeros over the positions that were written: the conversation has ended."""
         if self.written and self._there:
-            self._rows.clear(self.filled_bytes)
+            self._filled.clear(self.filled_bytes)
         self.written = 0
 
     def clear_all(self) -> None:
         """Zeros over what was written, in one submit: the conversation has ended, and nothing runs in this lease any
         more."""
         if self._there:
-            self._rows.clear(self.filled_bytes, self._activations.slice(0, self._activations.size))
+            self._all.clear(self.filled_bytes)
             self.cleared = True
         self.written = 0
 
@@ -387,4 +399,4 @@ class LanguageRunner:
         return not self.device.lost.is_set() and not self.device.closed
 
     def clear_activations(self) -> None:
-        clear(self.device, [self._activations.slice(0, self._activations.size)])
+        self._used.clear()

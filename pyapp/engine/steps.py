@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from ..gpu.device import Device
 from ..gpu.plan import Plan
-from ..gpu.replay import Replay
+from ..gpu.replay import Ranges, Replay
 from ..gpu.residency import Residency
 from .bounds import Bounds, Spans
 
@@ -31,7 +31,7 @@ class Steps(Protocol):
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None, clear: tuple[Any, int, int] | None = None,
+        staging: Any = None, clear: Ranges | None = None,
     ) -> Any:  # fmt: skip
         """Submits ``spans`` ([from, to) rows of the plan), ``repeat`` times over; as ``Replay.submit``."""
         ...
@@ -47,7 +47,7 @@ class EmulatedSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None, clear: tuple[Any, int, int] | None = None,
+        staging: Any = None, clear: Ranges | None = None,
     ) -> Any:  # fmt: skip
         return self.replay.submit(spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, clear=clear)
 
@@ -69,7 +69,7 @@ class ResidentSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None, clear: tuple[Any, int, int] | None = None,
+        staging: Any = None, clear: Ranges | None = None,
     ) -> Any:  # fmt: skip
         work = repeat * self._bounds.work(spans, tiles)
         most = self._bounds.most(self.replay.pace)
@@ -87,7 +87,7 @@ class ResidentSteps:
 
     async def _cut(
         self, spans: Spans, tiles: int, copy: tuple[Any, int, int] | None, staging: Any,
-        clear: tuple[Any, int, int] | None,
+        clear: Ranges | None,
     ) -> Any:  # fmt: skip
         rest = spans
         while True:
@@ -127,7 +127,7 @@ class StreamedSteps:
 
     async def run(
         self, spans: Spans, *, tiles: int = 1, repeat: int = 1, copy: tuple[Any, int, int] | None = None,
-        staging: Any = None, clear: tuple[Any, int, int] | None = None,
+        staging: Any = None, clear: Ranges | None = None,
     ) -> Any:  # fmt: skip
         assert repeat == 1, "the window holds what one step needs"
         if spans not in self._groups:

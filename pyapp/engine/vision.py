@@ -16,7 +16,7 @@ from ..gpu.lease import Lease
 from ..gpu.limits import DeviceLimits
 from ..gpu.plan import FIGURES, Binding, Plan
 from ..gpu.pool import Pool, Region
-from ..gpu.replay import Replay, arrived, hasten
+from ..gpu.replay import Ranges, Replay, arrived, hasten
 from ..gpu.residency import Residency
 from ..models.efficientnet import CLASSES, LITE0, SIDE, Scale, build_graph, pack_layout, pack_vision
 from ..weights.blocks import blocks_of
@@ -83,7 +83,7 @@ class VisionRunner:
         self._pixels = self._resolve(Binding(0, "pixels", "read_write"))
         buffer, offset, _ = self._resolve(Binding(0, "logits", "read_write"))
         self._logits = buffer, offset, CLASSES * 4
-        self._used = self._activations.slice(0, self.plan.memory.peak)
+        self._used = Ranges(self.device, [self._activations.slice(0, self.plan.memory.peak)])
 
     def _resolve(self, b: Binding) -> tuple[Any, int, int]:
         if b.tensor == FIGURES:

@@ -22,17 +22,6 @@ def js_list(values: list[Any]) -> Any:
     return to_js(values)
 
 
-def heap_view(array: Any) -> Any:
-    """A Uint8Array over a contiguous NumPy array's bytes in the wasm heap, without a copy.
-
-    Valid until Python runs again or the heap grows: hand it to one call at once.
-    """
-    import pyodide_js
-
-    address = array.__array_interface__["data"][0]
-    return pyodide_js._module.HEAPU8.subarray(address, address + array.nbytes)
-
-
 def translated(error: BaseException, doing: str) -> TandemError:
     """A JavaScript exception from WebGPU as ours: what was being done, and what the browser said."""
     if isinstance(error, TandemError):

@@ -96,16 +96,14 @@ async function take(staging, size) {
  * Submits spans of the plan, `repeat` times over in one pass, then a copy of [source, offset, size] to `staging`.
  * @param {Int32Array} spans  pairs of [from, to) rows
  * @param {number} work  units of work in all of it, to be measured; 0: not to be
- * @param {GPUBuffer} [cleared]  over whose bytes [from, from + length) zeros are written at the end
+ * @param {ReturnType<typeof ranges>} [cleared]  over which zeros are written at the end
  * @returns {Promise<Uint8Array> | undefined}  the copied bytes, once the GPU is done; nothing without a staging buffer
  */
-export function submit(
-  recorded, spans, tiles, repeat, source, offset, size, staging, work, cleared = null, from = 0, length = 0,
-) {
+export function submit(recorded, spans, tiles, repeat, source, offset, size, staging, work, cleared = null) {
   const encoder = recorded.device.createCommandEncoder();
   encode(encoder.beginComputePass(), recorded, spans, tiles, repeat);
   if (staging) encoder.copyBufferToBuffer(source, offset, staging, 0, size);
-  if (cleared) encoder.clearBuffer(cleared, from, length);
+  if (cleared) zero(encoder, cleared);
   recorded.device.queue.submit([encoder.finish()]);
   const copied = staging ? quiet(take(staging, size)) : undefined;
   if (work) measure(recorded, work, copied ?? recorded.device.queue.onSubmittedWorkDone());
@@ -140,23 +138,22 @@ export function write(queue, buffer, offset, module, address, nbytes) {
   queue.writeBuffer(buffer, offset, module.HEAPU8.subarray(address, address + nbytes));
 }
 
-/** Writes zeros over ranges: triples of buffer index, offset, size. */
-export function clear(device, buffers, ranges) {
-  const encoder = device.createCommandEncoder();
-  for (let i = 0; i < ranges.length; i += 3) encoder.clearBuffer(buffers[ranges[i]], ranges[i + 1], ranges[i + 2]);
-  device.queue.submit([encoder.finish()]);
+/** Ranges that zeros are written over together, noted once: triples of buffer index, offset, size or nothing. */
+export function ranges(buffers, triples) {
+  return { buffers: [...buffers], triples: [...triples] };
 }
 
-/** Places for `clearEach`: `offsets[i]` of `buffers[i]`. */
-export function places(device, buffers, offsets) {
-  return { device, buffers: [...buffers], offsets: [...offsets] };
+/** Zeros over each of the ranges; over `nbytes` where it has no size of its own. */
+function zero(encoder, { buffers, triples }, nbytes = 0) {
+  for (let i = 0; i < triples.length; i += 3) {
+    encoder.clearBuffer(buffers[triples[i]], triples[i + 1], triples[i + 2] ?? nbytes);
+  }
 }
 
-/** Writes zeros over `nbytes` from each place on, and over the range [from, from + length) of `also` if there is one. */
-export function clearEach({ device, buffers, offsets }, nbytes, also = null, from = 0, length = 0) {
+/** Writes zeros over ranges, in one submit. */
+export function clear(device, cleared, nbytes) {
   const encoder = device.createCommandEncoder();
-  buffers.forEach((buffer, index) => encoder.clearBuffer(buffer, offsets[index], nbytes));
-  if (also) encoder.clearBuffer(also, from, length);
+  zero(encoder, cleared, nbytes);
   device.queue.submit([encoder.finish()]);
 }
 

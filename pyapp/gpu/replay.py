@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,24 @@ from .timestamps import Timestamps, seconds_between
 
 Resolve = Callable[[Binding], tuple[Any, int, int]]
 """Where a binding's tensor lies now: (buffer, offset, bytes)."""
+
+
+class Ranges:
+    """Ranges (buffer, offset, bytes) that zeros are written over together, noted once. Bytes None: as many as ``clear``
+    is told."""
+
+    def __init__(self, device: Device, ranges: Sequence[tuple[Any, int, int | None]]) -> None:
+        import tandem_replay
+
+        buffers = [buffer for buffer, _, _ in ranges]
+        triples = [each for index, (_, offset, size) in enumerate(ranges) for each in (index, offset, size)]
+        self._device = device
+        self._clear = tandem_replay.clear  # looking it up makes an object each time
+        self.noted = tandem_replay.ranges(js_list(buffers), js_list(triples))
+
+    def clear(self, nbytes: int = 0) -> None:
+        """Writes the zeros, in one submit."""
+        self._clear(self._device.handle, self.noted, nbytes)
 
 
 class Replay:
@@ -44,11 +62,11 @@ class Replay:
     def submit(
         self, spans: tuple[tuple[int, int], ...], *, tiles: int = 1, repeat: int = 1,
         copy: tuple[Any, int, int] | None = None, staging: Any = None, work: float = 0.0,
-        clear: tuple[Any, int, int] | None = None,
+        clear: Ranges | None = None,
     ) -> Any:  # fmt: skip
         """Submits ``spans`` of the plan ([from, to) rows), ``repeat`` times over, then a copy of ``copy`` (buffer,
-        offset, bytes) to ``staging``, then zeros over ``clear`` (buffer, offset, bytes). Returns a JavaScript promise
-        of the copied bytes, or None without a copy.
+        offset, bytes) to ``staging``, then zeros over ``clear``. Returns a JavaScript promise of the copied bytes, or
+        None without a copy.
 
         ``work``: how much that is, in units of the caller's; above 0 it is measured (``pace``).
         """
@@ -56,7 +74,7 @@ class Replay:
         edges = self._edges(spans)
         if clear is None:
             return self._submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work)
-        return self._submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work, *clear)
+        return self._submit(self._recorded, edges, tiles, repeat, buffer, offset, size, staging, work, clear.noted)
 
     async def timed(
         self, spans: tuple[tuple[int, int], ...], timestamps: Timestamps, *, tiles: int = 1, repeat: int = 1
@@ -130,27 +148,3 @@ def read_back(device: Device, place: tuple[Any, int, int], staging: Any) -> Any:
     import tandem_replay
 
     return tandem_replay.readBack(device.handle, *place, staging)
-
-
-def clear(device: Device, ranges: list[tuple[Any, int, int]]) -> None:
-    """Writes zeros over (buffer, offset, bytes) ranges, in one submit."""
-    import tandem_replay
-
-    buffers = [buffer for buffer, _, _ in ranges]
-    edges = [edge for index, (_, offset, size) in enumerate(ranges) for edge in (index, offset, size)]
-    tandem_replay.clear(device.handle, js_list(buffers), js_list(edges))
-
-
-class Places:
-    """Places (buffer, offset) whose first bytes are cleared together, as many from each."""
-
-    def __init__(self, device: Device, places: list[tuple[Any, int]]) -> None:
-        import tandem_replay
-
-        buffers, offsets = js_list([buffer for buffer, _ in places]), js_list([offset for _, offset in places])
-        self._places = tandem_replay.places(device.handle, buffers, offsets)
-        self._clear = tandem_replay.clearEach
-
-    def clear(self, nbytes: int, also: tuple[Any, int, int] | None = None) -> None:
-        """Writes zeros over ``nbytes`` from each place on, and over ``also`` (buffer, offset, bytes), in one submit."""
-        self._clear(self._places, nbytes, *(also or ()))

@@ -152,6 +152,9 @@ class Residency:
     async def ensure(self, name: str, progress: Progress | None = None) -> None:
         """Makes a model's pinned blocks resident, the first ones first. ``progress(bytes there, bytes of them all)``.
 
+        Callers hold the model's lease, or are the only ones yet (while the models are loaded): of two calls at a time
+        one would take the room of what the other has just moved.
+
         While a part is read and checked the next ones are asked for, across the borders of blocks and at multiples of
         ``UPLOAD_BYTES`` of the blob. A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
@@ -187,7 +190,10 @@ class Residency:
         return name in self._whole
 
     async def bring(self, name: str, block: int) -> None:
-        """Makes one block resident: in queue order, so what was submitted before still sees what lay there."""
+        """Makes one block resident: in queue order, so what was submitted before still sees what lay there.
+
+        Callers hold the model's lease.
+        """
         weights = self.sets[name]
         for read in _reads(self._missing(weights, block, aligned=False)):
             self._put(weights, read, await self._read(weights, read))

@@ -19,6 +19,9 @@ from ..errors import BadModel
 ARCHITECTURES = ("llama", "qwen2", "qwen3")
 MOST = (1 << 31) - 1
 """More than this of anything is damage: the step state counts in 32 bits."""
+MOST_HEADS = 256
+"""Attention of a step is split into 4 parts at least, which are merged in the workgroup memory that any device has
+(``splits_of`` in ``engine.language``): 32 bytes of each head in 8 KiB."""
 LEAST_CONTEXT = 16
 """Tokens: below that not even an empty conversation's markup has room."""
 
@@ -130,6 +133,10 @@ def _damaged(key: str, value: object, wanted: str) -> BadModel:
 def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
     if c.heads % c.kv_heads:
         raise BadModel(f"{c.heads} heads cannot share {c.kv_heads} key-value heads evenly; the file is damaged.")
+    if c.heads > MOST_HEADS:
+        raise BadModel(
+            f"The model has {c.heads} attention heads; Tandem's attention holds at most {MOST_HEADS}.", heads=c.heads
+        )
     rope_dim = metadata.get(f"{c.arch}.rope.dimension_count", c.head_dim)
     scaling = metadata.get(f"{c.arch}.rope.scaling.type", "none")
     if rope_dim != c.head_dim:

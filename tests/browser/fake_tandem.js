@@ -94,9 +94,10 @@ export async function createClient({ onProgress, ...options }) {
     async *generate({ signal, ...request }) {
       calls.push(["generate", request]);
       let written = 0;
-      const source = device ? "device" : "cloud";
+      const source = plan.tells?.source ?? (device ? "device" : "cloud");
+      const tokens = () => ({ deviceTokens: 0, cloudTokens: 0, [`${source}Tokens`]: written });
       const end = (reason) => [
-        { type: "usage", promptTokens: 50, completionTokens: written, deviceTokens: device ? written : 0, cloudTokens: device ? 0 : written },
+        { type: "usage", promptTokens: 50, completionTokens: written, ...tokens() },
         { type: "done", reason, source },
       ];
       if (plan.tells) yield { type: "status", message: "Told in English.", ...plan.tells };

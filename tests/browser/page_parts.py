@@ -1,11 +1,13 @@
-"""What the page tests share: the page's marked parts, and a photo."""
+"""What the page tests share: the fake door, the page's marked parts, and a photo."""
 
 from __future__ import annotations
 
 import io
+import json
+from typing import Any
 
 from PIL import Image
-from playwright.async_api import FilePayload, Locator, Page
+from playwright.async_api import FilePayload, Locator, Page, expect
 
 
 def part(page: Page, mark: str) -> Locator:
@@ -18,6 +20,16 @@ def photo(name: str = "mug.png", kind: str = "PNG", size: tuple[int, int] = (64,
     buffer = io.BytesIO()
     Image.new("RGB", size, (60, 95, 110)).save(buffer, kind)
     return {"name": name, "mimeType": f"image/{kind.lower()}", "buffer": buffer.getvalue()}
+
+
+def fake(**plan: Any) -> dict[str, Any]:
+    """Arguments for ``open_page``: the fake door with this plan."""
+    return {"fake": True, "init": f"window.fake = {json.dumps(plan)}"}
+
+
+async def describe(page: Page) -> None:
+    await part(page, "photo").set_input_files(photo())
+    await expect(part(page, "labels").locator("li")).to_have_count(5)
 
 
 async def calls(page: Page, name: str) -> list[list[object]]:

@@ -10,7 +10,8 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.browser.pyodide_page import PyodidePage
-from tests.kernels.decoder_cases import TOLERANCE, cases
+from tests.kernels.case import TOLERANCE
+from tests.kernels.decoder_cases import cases
 from tests.kernels.expected import words_after
 from tests.kernels.sampling_cases import (
     DICE,
@@ -22,9 +23,12 @@ from tests.kernels.sampling_cases import (
 )
 
 FILES = [
+    "kernels/attention_cases.py",
+    "kernels/case.py",
     "kernels/decoder_cases.py",
     "kernels/decoder_on_gpu.py",
     "kernels/expected.py",
+    "kernels/linear_cases.py",
     "kernels/sampling_cases.py",
     "kernels/sampling_on_gpu.py",
 ]

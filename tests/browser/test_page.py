@@ -7,23 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.async_api import Page, expect
+from playwright.async_api import expect
 
 from .conftest import Open, Watch
-from .page_parts import calls, part, photo, written
+from .page_parts import calls, describe, fake, part, photo, written
 
 HERE_FAKE = Path(__file__).with_name("fake_tandem.js")
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def fake(**plan: Any) -> dict[str, Any]:
-    """Arguments for ``open_page``: the fake door with this plan."""
-    return {"fake": True, "init": f"window.fake = {json.dumps(plan)}"}
-
-
-async def describe(page: Page) -> None:
-    await part(page, "photo").set_input_files(photo())
-    await expect(part(page, "labels").locator("li")).to_have_count(5)
 
 
 async def test_photo_to_copy(open_page: Open) -> None:
@@ -314,20 +304,6 @@ async def test_save_data_may_leave_the_writing_to_the_cloud(open_page: Open) -> 
 
 
 @pytest.mark.parametrize(
-    ("query", "says"),
-    [
-        ("adapter=none", "The GPU is not used: this page is set not to."),
-        ("mode=only_in_cloud", "The cloud is asked first: this page is set to do so."),
-        ("adapter=none&lang=zh", "按此页面的设置，不使用 GPU。"),
-    ],
-)
-async def test_what_was_asked_for_is_told_in_the_page_s_words(open_page: Open, query: str, says: str) -> None:
-    page = await open_page(f"/?{query}", **fake())
-    await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
-    await expect(part(page, "badge")).to_contain_text(says)
-
-
-@pytest.mark.parametrize(
     ("lang", "code", "source", "says"),
     [
         ("en", "no_device", "cloud", "Told in English."),
@@ -343,7 +319,7 @@ async def test_a_change_of_sides_is_told_as_one_and_not_as_an_error(
     page = await open_page(f"/?lang={lang}", **fake(tells={"code": code, "source": source}))
     await describe(page)
     await part(page, "write").click()
-    await expect(page.get_by_text(says)).to_be_visible()
+    await expect(page.get_by_text(says, exact=True)).to_be_visible()
     await written(page)
     await expect(part(page, "error")).to_be_hidden()
 

@@ -12,14 +12,14 @@ from pyapp.compiler.lowering import lower
 from pyapp.compiler.reference import StepState
 from pyapp.engine.assets import shader_text
 from pyapp.gpu.device import Device
-from pyapp.gpu.ffi import heap_view
 from pyapp.gpu.kernels import Kernels
 from pyapp.gpu.plan import Binding, Plan
 from pyapp.gpu.pool import Pool, Region
 from pyapp.gpu.probe import probe
 from pyapp.gpu.replay import Replay
 
-from .decoder_cases import Case, cases
+from .case import Case
+from .decoder_cases import cases
 from .expected import compared, guarded, initial, words_of
 
 Array = NDArray[Any]
@@ -52,7 +52,7 @@ class DecoderRunner:
         return lower(case.graph, case.limits(self.device.limits))
 
     def write_state(self, state: StepState) -> None:
-        self.device.queue.writeBuffer(self.state, 0, heap_view(words_of(state)))
+        self.device.write(self.state, 0, words_of(state))
 
     async def read_state(self) -> Array:
         return await self.read(self.state, 0, STATE_BYTES)
@@ -97,7 +97,7 @@ class Bound:
 
     def _fill(self, region: Region, data: Array) -> None:
         buffer, offset, _ = region.slice(0, data.nbytes)
-        self.runner.device.queue.writeBuffer(buffer, offset, heap_view(data))
+        self.runner.device.write(buffer, offset, data)
 
     def _resolve(self, binding: Binding) -> tuple[Any, int, int]:
         if binding.tensor == "state":

@@ -102,7 +102,7 @@ async def _zeros(engine: Any) -> bool:
         for offset in range(0, region.size, step):
             buffer, at, size = region.slice(offset, min(step, region.size - offset))
             data = await tandem_replay.readBack(engine.device.handle, buffer, at, size, staging)
-            if any(data.to_bytes()):
+            if np.frombuffer(data.to_bytes(), np.uint32).any():
                 return False
     return True
 

@@ -12,7 +12,7 @@ from pyapp.compiler.reference import StepState, run
 from pyapp.engine.state import state_words
 from pyapp.text.sampling import SamplingParams
 
-from .decoder_cases import HALF_TOLERANCE, Case
+from .case import HALF_TOLERANCE, Case
 
 Array = NDArray[Any]
 GUARD = 256

@@ -12,7 +12,6 @@ from pyapp.compiler.graph import Graph
 from pyapp.compiler.lowering import lower
 from pyapp.engine.assets import shader_text
 from pyapp.gpu.device import Device
-from pyapp.gpu.ffi import heap_view
 from pyapp.gpu.kernels import Kernels
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import FIGURES, Binding
@@ -83,7 +82,7 @@ class GpuRunner:
         if not data:
             return None
         buffer = await self.pool.constants_buffer(len(data))
-        self.device.queue.writeBuffer(buffer, 0, heap_view(np.frombuffer(data, np.uint8)))
+        self.device.write(buffer, 0, np.frombuffer(data, np.uint8))
         return buffer
 
     def _place(self, role: Any, name: str, value: Array) -> Region:
@@ -92,7 +91,7 @@ class GpuRunner:
         assert region is not None, f"{name} does not fit the test's slab"
         padded[: value.nbytes] = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
         buffer, offset, _ = region.slice(0, padded.nbytes)
-        self.device.queue.writeBuffer(buffer, offset, heap_view(padded))
+        self.device.write(buffer, offset, padded)
         return region
 
     def close(self) -> list[str]:

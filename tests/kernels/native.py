@@ -144,7 +144,8 @@ class Native:
 def main(subgroup: int) -> int:
     """Runs every case; prints the largest error and whatever is wrong. Returns the exit status."""
 
-    from .decoder_cases import TOLERANCE, cases
+    from .case import TOLERANCE
+    from .decoder_cases import cases
     from .expected import compared, initial, words_of
 
     native = Native(subgroup * 32)

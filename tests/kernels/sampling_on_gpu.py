@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from .decoder_cases import Case
+from .case import Case
 from .decoder_on_gpu import Bound, DecoderRunner
 from .sampling_cases import (
     Draws,

@@ -22,9 +22,9 @@ from pyapp.errors import BadModel
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.gpu.plan import Dispatch
 from pyapp.gpu.preprocess import preprocess
-from pyapp.models.decoder import DecoderConfig, build_graph, packed_shapes
+from pyapp.models.decoder import MOST_HEADS, DecoderConfig, build_graph, packed_shapes
 from pyapp.weights.formats import FORMATS, row_sizes, section_sizes
-from tests.kernels import decoder_cases, vision_cases
+from tests.kernels import attention_cases, decoder_cases, vision_cases
 from tests.kernels.sampling_cases import greedy_cases, random_cases
 from tests.unit.decoder_configs import QWEN25_15B, SMOLLM2
 
@@ -122,6 +122,14 @@ def test_kernels_keep_to_the_habits_of_the_field(config: DecoderConfig, device: 
             check_text(dispatch, specialised(dispatch, set()), limits)
 
 
+def test_the_most_heads_that_a_model_may_have_fit_workgroup_memory() -> None:
+    config = replace(SMOLLM2, heads=MOST_HEADS, kv_heads=1, head_dim=32, hidden=64, ff=64, vocab=300, layers=1)
+    for fmt in FORMATS:
+        for graph in graphs(config, dict.fromkeys(packed_shapes(config), fmt)):
+            for dispatch in lower(fuse(graph), HARDWARE).dispatches:
+                assert workgroup_bytes(specialised(dispatch, set())) <= HARDWARE.max_workgroup_storage
+
+
 def test_the_cases_keep_to_them_too() -> None:
     for dispatch in {d.shader: d for d in decoder_dispatches()}.values():
         check_text(dispatch, specialised(dispatch, set()), DeviceLimits(subgroup=4))
@@ -209,7 +217,7 @@ def test_a_chunk_is_attended_to_in_tiles_wherever_they_fit(d: int, kibibytes: in
     limits = replace(HARDWARE, max_workgroup_storage=kibibytes << 10)
     tile = TILES[kibibytes].get(d)
     assert chunk_shape(d, replace(limits, software=True)) is None
-    case = decoder_cases.attention("a chunk", 9, 3, d, 1, (0,), tokens=70)
+    case = attention_cases.attention("a chunk", 9, 3, d, 1, (0,), tokens=70)
     (dispatch,) = lower(case.graph, limits).dispatches
     assert (dispatch.shader.file == "attention_chunk") == (tile is not None)
     # 70 tokens see 3 to 72 of the 72 positions; the context, the queries and the results count once.

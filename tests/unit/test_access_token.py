@@ -23,8 +23,8 @@ from pyapp.routing.wire import Text, Usage, encode_done, encode_event
 from tests.unit.door_fakes import World
 from tests.unit.gateway_fakes import gateway as gateway_at
 from tests.unit.gateway_fakes import scripted_server
+from tests.unit.gateway_world import TEXTS, WHOLE, chunks
 from tests.unit.test_gateway_access import ASK
-from tests.unit.test_gateway_stream import TEXTS, WHOLE, chunks
 
 STREAM = "https://tandem.example/api/ai/cloud-stream"
 TOKEN = "https://tandem.example/api/ai/token"

@@ -52,3 +52,12 @@ async def test_a_promise_of_absurdly_many_layers_costs_nothing(file: GGUFFile, l
 async def test_a_context_without_room_for_anything(file: GGUFFile, context: int) -> None:
     with pytest.raises(BadModel, match=f"context is {context} tokens"):
         config_from_gguf({**file.metadata, "llama.context_length": context}, file.tensors)
+
+
+@pytest.mark.parametrize("heads", [256, 257, 1000])
+async def test_heads_that_workgroup_memory_cannot_hold(file: GGUFFile, heads: int) -> None:
+    metadata = {**file.metadata, "llama.attention.head_count": heads, "llama.attention.head_count_kv": 1}
+    metadata["llama.attention.key_length"] = metadata["llama.rope.dimension_count"] = 32
+    says = f"has {heads} attention heads; .* at most 256" if heads > 256 else "shape"  # which no file here has
+    with pytest.raises(BadModel, match=says):
+        config_from_gguf(metadata, file.tensors)

@@ -29,7 +29,7 @@ from pyapp.gateway.settings import Settings
 from pyapp.gateway.token_endpoint import TokenEndpoint
 from pyapp.routing.wire import CloudEvent, Text, Usage, encode_done
 from tests.unit.gateway_fakes import Exchange, gateway, openai_chunk, scripted_server
-from tests.unit.test_gateway_stream import PATH
+from tests.unit.gateway_world import PATH
 
 BODY = json.dumps({"prompt": "abcdefgh", "max_tokens": 10}).encode()
 MOST_TOKENS = 12  # 2 of the prompt by estimate, 10 of the answer

@@ -17,7 +17,7 @@ from pyapp.gateway import access
 from pyapp.gateway.app import create_app
 from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import DONE_CHUNK, Exchange, gateway, openai_chunk, scripted_server
-from tests.unit.test_gateway_stream import PATH, PROMPT, WHOLE, Answer, chunks, error_of, events_of, replies
+from tests.unit.gateway_world import PATH, PROMPT, WHOLE, Answer, chunks, error_of, events_of, replies
 
 TOKEN_PATH = "/api/ai/token"
 SECRET = "0123456789abcdef" * 2

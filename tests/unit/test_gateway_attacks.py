@@ -18,9 +18,9 @@ from pyapp.gateway import access
 from pyapp.gateway.limits import Accounts, Caps, Ticket
 from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import Exchange, openai_chunk
+from tests.unit.gateway_world import PATH, WHOLE, chunks, error_of, events_of, replies, world
 from tests.unit.test_gateway_access import ASK, SECRET, SHOP, TOKEN_PATH, shop, sites, token
 from tests.unit.test_gateway_retry import QUICK, in_turn
-from tests.unit.test_gateway_stream import PATH, WHOLE, chunks, error_of, events_of, replies, world
 
 
 async def raw(url: str, request: bytes) -> bytes:

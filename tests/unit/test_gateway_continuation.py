@@ -9,7 +9,7 @@ import pytest
 
 from pyapp.errors import BadArgument
 from pyapp.gateway.settings import Settings
-from tests.unit.test_gateway_stream import PATH, WHOLE, chunks, events_of, world
+from tests.unit.gateway_world import PATH, WHOLE, chunks, events_of, world
 
 ASKED = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Describe the mug."}]
 SHOWN = {"role": "assistant", "content": "A mug made of "}

@@ -23,7 +23,7 @@ from pyapp.gateway.embedded import EmbeddedServer
 from pyapp.gateway.serve import serve
 from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import serve_app
-from tests.unit.test_gateway_stream import PATH, error_of, events_of
+from tests.unit.gateway_world import PATH, error_of, events_of
 
 ROOT = Path(__file__).resolve().parents[2]
 

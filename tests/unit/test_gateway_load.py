@@ -25,8 +25,8 @@ from pyapp.setup.gateway_load import load
 from pyapp.setup.scripted_upstream import DONE, FINISH, HEAD, TOKEN, address, chunk, mark, start
 from tests.conftest import ROOT
 from tests.unit.gateway_fakes import gateway
+from tests.unit.gateway_world import PATH
 from tests.unit.test_gateway_operation import samples
-from tests.unit.test_gateway_stream import PATH
 
 STREAMS = 50
 TOKENS = (10, 30)

@@ -16,8 +16,8 @@ from pyapp.errors import BadArgument
 from pyapp.gateway.logs import JsonFormatter
 from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import gateway, openai_chunk
+from tests.unit.gateway_world import PROMPT, TEXTS, WHOLE, chunks, error_of, replies, world
 from tests.unit.test_gateway_retry import QUICK, in_turn
-from tests.unit.test_gateway_stream import PROMPT, TEXTS, WHOLE, chunks, error_of, replies, world
 
 HEALTH, METRICS = "/api/ai/health", "/api/ai/metrics"
 KEY = {"authorization": "Bearer m-key"}

@@ -18,7 +18,7 @@ from pyapp.gateway import retry
 from pyapp.gateway.retry import MayPass, Retries, retry_after_seconds
 from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import DONE_CHUNK, ROLE_CHUNK, Exchange, gateway, openai_chunk, scripted_server
-from tests.unit.test_gateway_stream import (
+from tests.unit.gateway_world import (
     PATH,
     PROMPT,
     TEXTS,

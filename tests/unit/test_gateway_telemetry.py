@@ -27,8 +27,8 @@ from pyapp.gateway.telemetry_validation import MOST_RECORDS, parse_records
 from pyapp.routing.telemetry import Record
 from tests.conftest import ROOT
 from tests.unit.gateway_fakes import gateway
+from tests.unit.gateway_world import error_of
 from tests.unit.test_gateway_access import SECRET, SHOP, sites, token
-from tests.unit.test_gateway_stream import error_of
 
 PATH, SUMMARY, METRICS = "/api/ai/telemetry", "/api/ai/telemetry/summary", "/api/ai/metrics"
 KEY = {"authorization": "Bearer m-key"}

@@ -49,6 +49,7 @@ class Browser:
         acts |= {"submit": self._submit, "tell": self._tell}
         replay = SimpleNamespace(
             record=lambda *args: SimpleNamespace(pace=1e-12),
+            ranges=lambda *args: args,
             **{name: self._counted(name, act) for name, act in acts.items()},
         )
         ffi = SimpleNamespace(create_proxy=FakeProxy, to_js=lambda value, **options: value)
@@ -167,10 +168,10 @@ def test_a_warm_picture_waits_for_the_gpu_and_for_nothing_else(monkeypatch: pyte
         assert len(browser.calls) == 4, "nothing is left to do after the answer, or before it"
         assert queue.callbacks <= 4
         # All in one submit: the plan, the copy of its logits, and zeros over what it left.
-        [[_, spans, tiles, repeat, source, _, nbytes, staging, _, *cleared]] = browser.submits
+        [[_, spans, tiles, repeat, source, _, nbytes, staging, _, cleared]] = browser.submits
         assert (spans, tiles, repeat) == ([0, len(engine.vision.plan.dispatches)], 1, 1)
         assert (source, nbytes, staging) == ("workspace", 4 * CLASSES, "staging")
-        assert cleared == ["workspace", 0, engine.vision.plan.memory.peak]
+        assert cleared == (["workspace"], [0, 0, engine.vision.plan.memory.peak])
         assert engine.leases.current is None
 
     async def leave_something() -> None:

@@ -194,20 +194,20 @@ def test_a_long_submit_is_left_alone_after_a_while() -> None:
     )
 
 
-def test_zeros_go_behind_the_copy_and_over_each_place() -> None:
+def test_zeros_go_behind_the_copy_and_over_each_range() -> None:
     assert node("""
       const log = [];
       encoder.copyBufferToBuffer = (from) => log.push(["copy", from]);
       encoder.clearBuffer = (...range) => log.push(["clear", ...range]);
-      const { clearEach, places } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
-      submit(plan(), Int32Array.from([0, 1]), 1, 1, "results", 0, 4, staging, 0, "slab", 256, 512);
-      const rows = places(device, ["a", "b"], [0, 1024]);
-      clearEach(rows, 64);
-      clearEach(rows, 128, "slab", 256, 512);
+      const { clear, ranges } = await import(new URL("../pyapp/gpu/replay.mjs", web).href);
+      submit(plan(), Int32Array.from([0, 1]), 1, 1, "results", 0, 4, staging, 0, ranges(["slab"], [0, 256, 512]));
+      const all = ranges(["a", "b", "slab"], [0, 0, undefined, 1, 1024, undefined, 2, 256, 512]);
+      clear(device, all, 64);
+      clear(device, all, 128);
       return log;
     """) == [
         ["copy", "results"], ["clear", "slab", 256, 512],
-        ["clear", "a", 0, 64], ["clear", "b", 1024, 64],
+        ["clear", "a", 0, 64], ["clear", "b", 1024, 64], ["clear", "slab", 256, 512],
         ["clear", "a", 0, 128], ["clear", "b", 1024, 128], ["clear", "slab", 256, 512],
     ]  # fmt: skip
 

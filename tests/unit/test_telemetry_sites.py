@@ -19,10 +19,10 @@ from pyapp.routing.gateways import Gateways
 from pyapp.routing.httpx_transport import HttpxTransport
 from tests.unit.door_fakes import World
 from tests.unit.gateway_fakes import gateway, scripted_server
+from tests.unit.gateway_world import TEXTS, WHOLE, chunks
 from tests.unit.test_access_token import ANSWER, SHOP, STREAM, TELEMETRY, TOKEN, FakeGateway, FakeReply
 from tests.unit.test_gateway_access import SECRET, sites
 from tests.unit.test_gateway_access import SHOP as ANCESTOR
-from tests.unit.test_gateway_stream import TEXTS, WHOLE, chunks
 from tests.unit.test_gateway_telemetry import KEY, SUMMARY, TABLE
 
 

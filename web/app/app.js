@@ -225,11 +225,11 @@ export class App {
     let done = null;
     let failed = true;
     this.copy.begin();
-    this.badge.wrote(null);
+    this.badge.begin(this.session.status);
     try {
       for await (const event of client.generate({ ...about, brief, maxTokens, ...draw, signal })) {
         this.copy.event(event);
-        if (event.type === "text") this.badge.wrote(event.source);
+        this.badge.event(event);
         if (event.type === "done") done = event;
       }
       failed = false;

@@ -1,0 +1,60 @@
+"""The badge's side and reason are of one text, with a door whose answers are fixed (fake_tandem.js)."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.async_api import expect
+
+from .conftest import Open
+from .page_parts import describe, fake, part, written
+
+
+@pytest.mark.parametrize(
+    ("query", "says"),
+    [
+        ("adapter=none", "The GPU is not used: this page is set not to."),
+        ("mode=only_in_cloud", "The cloud is asked first: this page is set to do so."),
+        ("adapter=none&lang=zh", "按此页面的设置，不使用 GPU。"),
+    ],
+)
+async def test_what_was_asked_for_is_told_in_the_page_s_words(open_page: Open, query: str, says: str) -> None:
+    page = await open_page(f"/?{query}", **fake())
+    await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
+    await expect(part(page, "badge")).to_contain_text(says)
+
+
+@pytest.mark.parametrize(
+    ("lang", "loads", "gpu"),
+    [
+        ("en", "Its models are still being loaded.", "The model runs on this device's GPU (Fake)."),
+        ("zh", "模型仍在加载到本设备。", "模型运行在本机 GPU 上（Fake）。"),
+    ],
+)
+async def test_a_text_keeps_its_side_and_reason_until_the_next_one(
+    open_page: Open, lang: str, loads: str, gpu: str
+) -> None:
+    """The cloud writes a text while the models are loaded; they are there before the next one."""
+    page = await open_page(f"/?adapter=software&lang={lang}", **fake(behind={"ms": 3000}))
+    badge = part(page, "badge")
+    await describe(page)
+    await part(page, "write").click()
+    await written(page)
+    await expect(part(page, "notice")).to_be_hidden()  # loaded
+    await page.wait_for_timeout(1500)  # the page looks once a second
+    await expect(badge).to_have_attribute("data-source", "cloud")
+    await expect(badge.locator(".why")).to_have_text(f"· {loads}")
+    await part(page, "write").click()
+    await expect(badge).to_have_attribute("data-source", "device")
+    await expect(badge.locator(".why")).to_have_text(f"· {gpu}")
+
+
+@pytest.mark.parametrize(("lang", "says"), [("en", "Told in English."), ("zh", "本设备资源紧张，这段文案由云端撰写。")])
+async def test_a_text_that_another_side_takes_over_says_why(open_page: Open, lang: str, says: str) -> None:
+    page = await open_page(f"/?lang={lang}", **fake(tells={"code": "pressure", "source": "cloud"}))
+    badge = part(page, "badge")
+    await expect(badge).to_have_attribute("data-source", "device")
+    await describe(page)
+    await part(page, "write").click()
+    await written(page)
+    await expect(badge).to_have_attribute("data-source", "cloud")
+    await expect(badge.locator(".why")).to_have_text(f"· {says}")
