@@ -17,7 +17,7 @@ from ..weights.formats import row_sizes
 from .graph import Graph, Op, Tensor
 
 WORKGROUP = 64
-CHUNK_TILE = {"ROWS": 4, "TOKENS": 4, "TILE_N": 64, "TILE_M": 32, "WG": 128}
+CHUNK_TILE = {"ROWS": 2, "TOKENS": 8, "TILE_N": 64, "TILE_M": 32, "WG": 128}
 """A workgroup of ``matmul.wgsl``: rows and tokens an invocation, and in all."""
 NARROW_TILE = {"ROWS": 2, "TOKENS": 4, "TILE_N": 32, "TILE_M": 16, "WG": 64}
 """The same for weights of fewer rows than ``NARROW``: more workgroups, which keep a large GPU busy. Its TILE_M divides
