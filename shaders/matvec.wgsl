@@ -2,7 +2,7 @@
 //
 // The workgroup puts the inputs, normed or merged, into workgroup memory once for all its rows: all of them, or a tile of
 // TILE blocks of 32 columns at a time. LANES neighbouring invocations share ROWS rows: each takes every LANES-th block,
-// and the partial sums meet by shuffles. The weights of STAGE blocks of each row are on their way at a time.
+// and the partial sums meet by shuffles. INPUTS says what the tile holds (tile_floats.wgsl, tile_digits.wgsl). The weights of STAGE blocks of each row are on their way at a time.
 // A short kernel waits for memory rather than for arithmetic, so everything that does not hang on the inputs (weights,
 // bias, what is added to) is asked for before them, and the step state's stop is looked at last.
 // Prologue and epilogue are those of linear.wgsl.
@@ -13,27 +13,13 @@ diagnostic(off, subgroup_uniformity);
 
 const PITCH = 9u;           // vec4 of workgroup memory a block: odd, so that neighbouring lanes do not ask the same bank
 
-// A tile of the inputs times UNIT, a block of zeros behind it; the plain sums of each 16; squares by invocation.
-var<workgroup> tile: array<vec4f, ${(TILE + 1) * 9}>;
-var<workgroup> sums: array<f32, ${(TILE + 1) * 2}>;
 //#if PROLOGUE == "rms_norm"
 var<workgroup> squares: array<f32, ${WG}>;
 //#endif
 
 //#include "sum_lanes.wgsl"
 
-// Puts four inputs into the tile at vec4 ``i`` of it; neighbours call it together.
-fn put(i: u32, v: vec4f) {
-    var sum = dot(v, vec4f(1.0));
-    sum += subgroupShuffleXor(sum, 1u);
-    sum += subgroupShuffleXor(sum, 2u);
-    if (i < ${TILE * 8}u) {
-        tile[i / 8u * PITCH + i % 8u] = v * UNIT;
-        if (i % 4u == 0u) {
-            sums[i / 4u] = sum;
-        }
-    }
-}
+//#include "tile_${INPUTS}.wgsl"
 
 //#if PROLOGUE == "attention_merge"
 //#include "merge_parts.wgsl"
@@ -68,12 +54,6 @@ fn fill(token: u32, first: u32, local: u32) -> f32 {
 }
 //#endif
 
-fn inputs(b: u32) -> Inputs {
-    let at = b * PITCH;
-    return Inputs(tile[at], tile[at + 1u], tile[at + 2u], tile[at + 3u], tile[at + 4u], tile[at + 5u], tile[at + 6u],
-        tile[at + 7u], vec2f(sums[b * 2u], sums[b * 2u + 1u]));
-}
-
 @compute @workgroup_size(${WG})
 fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) local: u32) {
     let lane = local % ${LANES}u;
@@ -106,12 +86,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
 //#include "rope_turns.wgsl"
 //#endfor
 //#endif
-    if (local < PITCH) {
-        tile[${TILE}u * PITCH + local] = vec4f(0.0);
-    }
-    if (local < 2u) {
-        sums[${TILE * 2}u + local] = 0.0;
-    }
+    put_end(local);
 //#for r in ROWS
     var a${r}_0 = 0.0;
 //#endfor
@@ -132,7 +107,7 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
                 let in = inputs(min(b, ${TILE}u));
                 let at = min(base + b, NB - 1u);
 //#for r in ROWS
-                a${r}_0 += block_dot(expand(raw${i}_${r}, row${r} * NB + at), in);
+                a${r}_0 += times(raw${i}_${r}, row${r} * NB + at, in);
 //#endfor
 //#if not AHEAD
                 let next = min(base + b + ${LANES * STAGE}u, NB - 1u);

@@ -6,9 +6,14 @@ fn load_raw(at: u32) -> Raw {
     return Raw(wq[at], ws[at]);
 }
 
+// (scale, minimum)
+fn scale_of(raw: Raw, at: u32) -> vec2f {
+    return unpack2x16float(raw.s);
+}
+
 fn expand(raw: Raw, at: u32) -> Block {
     let w = raw.w;
-    let s = unpack2x16float(raw.s);
+    let s = scale_of(raw, at);
     return Block(low(w.x), low(w.y), low(w.z), low(w.w), high(w.x), high(w.y), high(w.z), high(w.w), s.xyxy);
 }
 //#include "nibbles.wgsl"

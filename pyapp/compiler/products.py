@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from math import ceil
-from typing import Any
+from typing import Any, Literal
 
 from ..gpu.limits import DeviceLimits
 from ..weights.formats import row_sizes
@@ -30,11 +30,14 @@ MOST_LOADS = 64
 MOST_FILL = 8
 """vec4 of inputs that it may have on their way at once."""
 BLOCK_BYTES = 9 * 16 + 2 * 4
-"""Bytes of workgroup memory that it takes for a block of inputs."""
+"""Bytes of workgroup memory that it takes for a block of inputs, as floats; as digits it takes less."""
 LANES, ROWS, WORKGROUPS = (4, 8, 16, 32), (1, 2, 4, 8), (64, 128, 256)
 """What there is to choose from for ``matvec.wgsl``."""
 PAIRED = ("silu_mul", "rope_cache")
 """Epilogues whose rows go in pairs."""
+DIGIT_FORMATS, DIGIT_ROWS = ("s4", "q4"), 8192
+"""Weights that are multiplied in whole numbers where a device does that well: from so many rows on it is worth what
+turning the inputs into digits takes (``docs/performance.md``)."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +75,7 @@ def product(
         return _matmul(tokens, weight.shape[0])
     if not _has_matvec(limits):
         return _linear(limits, tokens, weight.shape[0])
-    return _matvec(limits, weight, shape or vector_shape(limits, weight.shape[0], epilogue))
+    return _matvec(limits, weight, shape or vector_shape(limits, weight, epilogue))
 
 
 def product_key(weight: Tensor, prologue: str, epilogue: str) -> str:
@@ -135,14 +138,20 @@ def simple_shape(limits: DeviceLimits, tokens: int, rows: int) -> tuple[int, int
     return lanes_for(limits, 4), 8 if rows >= 2048 else 4
 
 
-def vector_shape(limits: DeviceLimits, rows: int, epilogue: str) -> VectorShape:
-    """The shape that a product of so many rows has unless it is told another.
+def inputs_of(limits: DeviceLimits, weight: Tensor) -> Literal["floats", "digits"]:
+    """What ``matvec.wgsl`` turns the inputs into for ``weight`` [N, K]: the name of its tile."""
+    return "digits" if limits.packed_dot and weight.fmt in DIGIT_FORMATS and weight.shape[0] >= DIGIT_ROWS else "floats"
+
+
+def vector_shape(limits: DeviceLimits, weight: Tensor, epilogue: str) -> VectorShape:
+    """The shape that a product of ``weight`` [N, K] has unless it is told another.
 
     Few rows want many invocations each, and many of them to bring the inputs; the vocabulary's many rows want the
     inputs read less often. As it was fastest within a step on an H200 (``docs/performance.md``).
     """
+    rows = weight.shape[0]
     if rows >= 32768:
-        return VectorShape(lanes_for(limits, 4), 4, 128)
+        return VectorShape(lanes_for(limits, 8 if inputs_of(limits, weight) == "digits" else 4), 4, 128)
     if rows >= 8192:
         return VectorShape(lanes_for(limits, 16), 2, 128)
     if rows > 2048:
@@ -176,6 +185,7 @@ def _matvec(limits: DeviceLimits, weight: Tensor, shape: VectorShape) -> Product
     params = {
         "LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": workgroup,
         "TILE": tile, "TILED": tile < blocks, "STAGE": stage, "AHEAD": ahead, "FILL": fill,
+        "INPUTS": inputs_of(limits, weight),
     }  # fmt: skip
     return Product("matvec", params, workgroup // lanes * rows, 1)
 

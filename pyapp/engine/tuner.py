@@ -68,7 +68,7 @@ def trials(graph: Graph, limits: DeviceLimits) -> dict[str, list[VectorShape]]:
     for key, (op, *_) in products_of(graph).items():
         weight = graph.tensors[op.inputs["weight"]]
         epilogue = op.attrs.get("epilogue", "")
-        usual = vector_shape(limits, weight.shape[0], epilogue)
+        usual = vector_shape(limits, weight, epilogue)
         possible = candidates(limits, weight, epilogue)
         others = [s for s in TRIED if s in possible and s != usual and s.lanes >= limits.subgroup // 8]
         if others:

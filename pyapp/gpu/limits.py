@@ -11,6 +11,7 @@ class DeviceLimits:
     """Limits and features that kernels are picked by. Bytes, invocations.
 
     ``subgroup`` is the smallest subgroup size the device may run with, 0 where subgroups are not offered.
+    ``packed_dot``: whether products of four bytes at a time are known to be instructions, and worth it.
     """
 
     max_binding: int = 128 << 20
@@ -22,6 +23,7 @@ class DeviceLimits:
     subgroup: int = 0
     subgroup_max: int = 0
     f16: bool = False
+    packed_dot: bool = False
     software: bool = False
 
     def lowered(self, limits: Mapping[str, int]) -> DeviceLimits:

@@ -19,6 +19,10 @@ TIER_WEIGHTS = 870_000_000
 NO_LIMIT = 1 << 62
 WORKGROUP_STORAGE = 32768
 """Bytes that a kernel may have at most: what nearly all GPUs offer, and what no kernel here has a use for more of."""
+PACKED_DOT = "packed_4x8_integer_dot_product"
+PACKED_DOT_VENDORS = ("nvidia",)
+"""Where products of four bytes were measured to be faster. Browsers offer them everywhere, and where a GPU has no
+instruction for them put many in its place, which a page cannot see."""
 ANSWER_SECONDS = 10.0
 """A browser whose GPU process hangs answers never."""
 
@@ -27,7 +31,8 @@ ANSWER_SECONDS = 10.0
 class Probe:
     """The adapter found, if any. ``usable`` is whether models may run on it; ``reason`` says why (not), for people.
 
-    ``limits`` and ``features`` are the adapter's; ``handle`` is the GPUAdapter itself, good for one device.
+    ``limits`` and ``features`` are the adapter's, ``languages`` the browser's features of WGSL; ``handle`` is the
+    GPUAdapter itself, good for one device.
     """
 
     tier: str
@@ -39,6 +44,7 @@ class Probe:
     limits: dict[str, int] = field(default_factory=dict)
     subgroups: tuple[int, int] = (0, 0)
     handle: Any = None
+    languages: frozenset[str] = frozenset()
 
     def wanted_limits(self) -> dict[str, int]:
         """What a device is asked for: the adapter's limits on buffers, and no more workgroup memory than is of use."""
@@ -55,6 +61,7 @@ class Probe:
             subgroup=self.subgroups[0] if offered else 0,
             subgroup_max=self.subgroups[1] if offered else 0,
             f16="shader-f16" in self.features,
+            packed_dot=PACKED_DOT in self.languages and self.adapter.lower().startswith(PACKED_DOT_VENDORS),
             software=self.software,
         )
 
@@ -110,5 +117,7 @@ async def probe(adapter: str = "auto", weights: int | None = None) -> Probe:
     if software and adapter != "software":
         usable, tier, reason = False, "unsupported", f"the only adapter is {name}, a GPU emulated on the CPU"
     features = frozenset(str(feature) for feature in handle.features.values())
+    known = getattr(gpu, "wgslLanguageFeatures", None)
+    languages = frozenset(str(each) for each in known.values()) if known else frozenset()
     subgroups = (int(getattr(info, "subgroupMinSize", 0) or 0), int(getattr(info, "subgroupMaxSize", 0) or 0))
-    return Probe(tier, name, software, usable, reason, features, limits, subgroups, handle)
+    return Probe(tier, name, software, usable, reason, features, limits, subgroups, handle, languages)

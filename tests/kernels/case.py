@@ -43,8 +43,8 @@ class Case:
     """A graph, what it runs on, and the step states that it runs at. ``outputs``: the tensors to compare.
 
     ``values`` are inputs, caches and what an output holds before the run. ``lanes`` is the subgroup size to lower for
-    (1: a device without subgroups); ``hardware`` lowers as for a GPU that is none in software; ``workgroup_storage``:
-    bytes, where it is less than the device's.
+    (1: a device without subgroups); ``hardware`` lowers as for a GPU that is none in software, ``packed_dot`` as for
+    one that multiplies bytes well too; ``workgroup_storage``: bytes, where it is less than the device's.
     """
 
     name: str
@@ -55,6 +55,7 @@ class Case:
     states: tuple[StepState, ...] = (StepState(),)
     lanes: int = 4
     hardware: bool = False
+    packed_dot: bool = False
     max_binding: int = 0
     workgroup_storage: int = 0
 
@@ -64,7 +65,8 @@ class Case:
             limits,
             subgroup=lanes,
             subgroup_max=lanes,
-            software=not self.hardware,
+            software=not (self.hardware or self.packed_dot),
+            packed_dot=self.packed_dot,
             max_binding=self.max_binding or limits.max_binding,
             max_workgroup_storage=self.workgroup_storage or limits.max_workgroup_storage,
         )

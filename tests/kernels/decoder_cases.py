@@ -21,6 +21,7 @@ from .case import EPS, Build, Case
 def cases() -> Iterator[Case]:
     yield from linear_cases.formats()
     yield from linear_cases.shapes()
+    yield from linear_cases.digits()
     yield from linear_cases.prologues_and_epilogues()
     yield from linear_cases.pieces()
     yield from attention_cases.of_a_step()

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import cycle
 from typing import Any
+
+import numpy as np
 
 from pyapp.compiler.graph import CacheDtype
 from pyapp.compiler.reference import StepState
@@ -85,6 +88,24 @@ def shapes() -> Iterator[Case]:
     yield linear("q8, long rows", "q8", 33, 1536)
     yield linear("g8, one row", "g8", 1, 64)
     yield linear("q4, one of many tokens", "q4", 66, 64, tokens=8, count=1)
+
+
+def digits() -> Iterator[Case]:
+    """Products in whole numbers, which many rows have."""
+    for fmt, k, more in (
+        ("s4", 32, {}), ("q4", 96, {"bias": True}), ("s4", 2144, {}),
+        ("q4", 64, {"prologue": "rms_norm", "epilogue": "silu_mul"}), ("s4", 160, {"prologue": "rms_norm"}),
+    ):  # fmt: skip
+        words = "".join(f", {name}" for name in more)
+        yield linear(f"{fmt}, 8202 rows of {k} in digits{words}", fmt, 8202, k, packed_dot=True, **more)
+    yield linear("q4, the vocabulary's rows in digits", "q4", 32770, 64, prologue="rms_norm", packed_dot=True)
+    # Each 16 inputs have a scale of their own: scales that differ, far from one, and of zeros alone.
+    apart = np.float32(2.0) ** (np.arange(33 * 2) % 5 - 2)
+    for words, scales in (("differ", apart), ("are tiny", apart * 1e-24), ("are huge", apart * 1e24)):
+        case = linear(f"s4, 33 blocks in digits whose scales {words}", "s4", 8192, 1056, packed_dot=True)
+        factors = np.repeat(scales.astype(np.float32), 16)
+        factors[16:32] = 0.0
+        yield replace(case, values={**case.values, "x": case.values["x"] * factors})
 
 
 def prologues_and_epilogues() -> Iterator[Case]:

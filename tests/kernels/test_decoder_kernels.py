@@ -34,6 +34,7 @@ DEVICES = {
     "default limits, no subgroups": DeviceLimits(),
     "subgroups of 4": DeviceLimits(subgroup=4, subgroup_max=128),
     "an H200": HARDWARE,
+    "an H200, bytes at a time": replace(HARDWARE, packed_dot=True),
     "SwiftShader": DeviceLimits(subgroup=4, subgroup_max=4, software=True),
     "4 MiB bindings": replace(HARDWARE, max_binding=4 << 20, max_buffer=16 << 20),
 }
@@ -108,7 +109,9 @@ def workgroup_bytes(wgsl: str) -> int:
     for kind in re.findall(r"var<workgroup> \w+: ([^;]+);", wgsl):
         array = re.fullmatch(r"array<(\w+), (\d+)>", kind)
         element, count = (array[1], int(array[2])) if array else (kind, 1)
-        total += 4 * count * {"f32": 1, "u32": 1, "atomic<u32>": 1, "vec2f": 2, "vec2u": 2, "vec4f": 4}[element]
+        total += (
+            4 * count * {"f32": 1, "u32": 1, "atomic<u32>": 1, "vec2f": 2, "vec2u": 2, "vec4f": 4, "vec4u": 4}[element]
+        )
     return total
 
 

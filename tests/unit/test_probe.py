@@ -140,6 +140,30 @@ def test_browser_that_never_answers_is_not_waited_for(monkeypatch: pytest.Monkey
     assert waits == [3000]
 
 
+@pytest.mark.parametrize(
+    ("vendor", "languages", "packed_dot"),
+    [
+        ("nvidia", ["packed_4x8_integer_dot_product"], True),
+        ("nvidia", ["subgroup_id"], False),
+        ("nvidia", None, False),
+        ("apple", ["packed_4x8_integer_dot_product"], False),
+    ],
+)
+def test_products_of_bytes_are_taken_where_they_are_known_to_be_fast(
+    vendor: str, languages: list[str] | None, packed_dot: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offered = adapter({**REAL, "vendor": vendor})
+
+    async def request_adapter(**wishes: Any) -> Any:
+        parts = {name: SimpleNamespace(**offered[name]) for name in ("info", "limits")}
+        return SimpleNamespace(**parts, features=SimpleNamespace(values=lambda: []))
+
+    known = {} if languages is None else {"wgslLanguageFeatures": SimpleNamespace(values=lambda: languages)}
+    gpu = SimpleNamespace(requestAdapter=request_adapter, **known)
+    monkeypatch.setitem(sys.modules, "js", SimpleNamespace(navigator=SimpleNamespace(gpu=gpu)))
+    assert asyncio.run(python.probe()).device_limits().packed_dot == packed_dot
+
+
 def test_wrong_wish_is_refused_alike() -> None:
     with pytest.raises(BadArgument):
         asyncio.run(python.probe("gpu"))

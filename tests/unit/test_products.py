@@ -9,7 +9,7 @@ import pytest
 from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import fuse
-from pyapp.compiler.products import VectorShape, candidates, product_key, vector_shape
+from pyapp.compiler.products import VectorShape, candidates, inputs_of, product_key, vector_shape
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.models.decoder import build_graph, packed_shapes
 
@@ -28,7 +28,7 @@ def step() -> Graph:
 def test_lowering_takes_the_shapes_that_it_is_told() -> None:
     graph = step()
     weight = graph.tensors["layers.1.gate_up"]
-    usual, told = vector_shape(GPU, weight.shape[0], "silu_mul"), VectorShape(8, 4, 64)
+    usual, told = vector_shape(GPU, weight, "silu_mul"), VectorShape(8, 4, 64)
     assert told != usual
     key = product_key(weight, "rms_norm", "silu_mul")
     plan, other = lower(graph, GPU), lower(graph, GPU, shapes={key: told})
@@ -49,7 +49,7 @@ def test_every_product_of_a_step_has_a_key_and_the_usual_shape_among_its_candida
         if op.kind == "linear":
             weight, epilogue = graph.tensors[op.inputs["weight"]], op.attrs.get("epilogue", "")
             keys.add(product_key(weight, op.attrs.get("prologue", ""), epilogue))
-            assert vector_shape(GPU, weight.shape[0], epilogue) in candidates(GPU, weight, epilogue)
+            assert vector_shape(GPU, weight, epilogue) in candidates(GPU, weight, epilogue)
     assert keys == {
         "q4 2048x1536 rms_norm rope_cache",
         "q4 1536x1536 attention_merge residual",
@@ -78,3 +78,22 @@ def test_a_device_without_this_kernel_has_no_shapes_to_choose_from(limits: Devic
     assert lower(graph, limits, shapes={product_key(HEAD, "rms_norm", ""): VectorShape(8, 4, 64)}) == lower(
         graph, limits
     )
+
+
+def test_many_rows_of_4_bits_are_multiplied_in_whole_numbers_where_a_device_does_that_well() -> None:
+    graph, good = step(), replace(GPU, packed_dot=True)
+    inputs = {
+        limits: {
+            dispatch.operation: dict(dispatch.shader.params).get("INPUTS")
+            for dispatch in lower(graph, limits).dispatches
+            if dispatch.shader.file == "matvec"
+        }
+        for limits in (GPU, good)
+    }
+    assert set(inputs[GPU].values()) == {"floats"}
+    assert {name for name, kind in inputs[good].items() if kind == "digits"} == {
+        "layers.0.gate_up_out", "layers.1.gate_up_out", "logits",
+    }  # fmt: skip
+    head = replace(HEAD, fmt="q8")
+    assert (inputs_of(good, head), inputs_of(good, HEAD)) == ("floats", "digits")
+    assert [vector_shape(good, each, "").lanes for each in (head, HEAD)] == [4, 8]

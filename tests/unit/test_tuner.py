@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pyapp.compiler.graph import Graph
+from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import fuse
 from pyapp.compiler.products import NO_SHAPES, Shapes, VectorShape, vector_shape
@@ -37,6 +37,13 @@ def step(pieces: dict[str, tuple[tuple[int, int], ...]] | None = None) -> Graph:
     return fuse(graph)
 
 
+def weight_of(key: str) -> Tensor:
+    """A weight with the format and the sizes of a product's key."""
+    fmt, sizes, *_ = key.split()
+    n, k = map(int, sizes.split("x"))
+    return Tensor("weight", (n, k), "weight", fmt=fmt)
+
+
 def test_a_few_shapes_for_each_product_the_usual_one_first() -> None:
     tried = trials(step(), GPU)
     assert set(tried) == {
@@ -47,8 +54,7 @@ def test_a_few_shapes_for_each_product_the_usual_one_first() -> None:
         HEAD,
     }
     for key, shapes in tried.items():
-        rows = int(key.split()[1].split("x")[0])
-        assert shapes[0] == vector_shape(GPU, rows, key.split()[3])
+        assert shapes[0] == vector_shape(GPU, weight_of(key), key.split()[3])
         assert len(set(shapes)) == len(shapes) > 3
         assert set(shapes[1:]) <= set(TRIED)
         assert {shape.lanes for shape in shapes} == {4, 8, 16, 32}
@@ -235,7 +241,7 @@ async def test_what_there_is_no_time_for_keeps_its_shape_and_most_bytes_come_fir
     world.otherwise = 0.9e-9
     best = await world.tuner().choose(world)  # type: ignore[arg-type]
     assert best[HEAD] == BEST
-    assert best["q4 576x576 attention_merge residual"] == vector_shape(GPU, 576, "residual")
+    assert best["q4 576x576 attention_merge residual"] == vector_shape(GPU, weight_of("q4 576x576"), "residual")
     assert world.now <= MOST_SECONDS + 0.9e-9 * max(dispatch.bytes for dispatch in world.plan.dispatches)
 
 
