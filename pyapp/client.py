@@ -99,13 +99,13 @@ class Client:
         its weights are streamed), ``limits`` (None, or lower ``maxBufferSize`` and ``maxStorageBufferBindingSize`` than
         the GPU's, in bytes), ``context_pressure`` (2048: tokens past which ``prefer_on_device`` has the cloud write
         where memory is under 4 GB; None: however many), ``stall_seconds`` (30: a GPU from which nothing has come for so
-        long is given up, see ``pyapp.door.stall``; None: never), ``site`` (None, or the merchant's public key, for a
-        gateway with shops), ``ancestor`` (with ``site``: the origin of the shop's page; None: the one that this runs
-        on), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a cloud, returns once it is known whether
-        there is a GPU; until the models are loaded the cloud writes, and photos are looked at on the CPU. False:
-        returns when the device is ready), ``tune`` (False; True: the first start on a GPU tries which shapes of the
-        kernels are the fastest and keeps them), ``telemetry`` (None, or the URL that gets a record of each text, see
-        ``on_telemetry``).
+        long, at least twice that before the first token, is given up, see ``pyapp.door.stall``; None: never), ``site``
+        (None, or the merchant's public key, for a gateway with shops), ``ancestor`` (with ``site``: the origin of the
+        shop's page; None: the one that this runs on), ``cloud_while_loading`` (True: with ``prefer_on_device`` and a
+        cloud, returns once it is known whether there is a GPU; until the models are loaded the cloud writes, and photos
+        are looked at on the CPU. False: returns when the device is ready), ``tune`` (False; True: the first start on a
+        GPU tries which shapes of the kernels are the fastest and keeps them), ``telemetry`` (None, or the URL that gets
+        a record of each text, see ``on_telemetry``).
         ``on_progress`` gets ``{"stage", "loaded", "total"}``, ``base`` is the site's address (None: the top of the site
         that this runs on), from where relative addresses go; ``page`` is the name under which other tabs that wait for
         the GPU hear of this one.

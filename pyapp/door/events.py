@@ -1,6 +1,6 @@
 """The events of ``Client.generate``: plain dicts with the keys of the JavaScript door, so that both doors speak alike.
 
-    {"type": "text",   "text": str, "tokens": int, "source": Source}        of one or more tokens, see ``TextEvent``
+    {"type": "text",   "text": str, "tokens": int, "source": Source}        what came together, see ``TextEvent``
     {"type": "status", "code": str, "message": str, "source": Source}       anything worth telling, see ``STATUS_CODES``
     {"type": "usage",  "promptTokens": int, "completionTokens": int, "deviceTokens": int, "cloudTokens": int}    once
     {"type": "done",   "reason": "stop" | "length" | "abort", "source": Source}                                  last
@@ -26,8 +26,8 @@ STATUS_CODES: dict[str, str] = {
 class TextEvent(TypedDict):
     """What is new: where tokens or texts come together, one event. How a text is split over events depends on time.
 
-    ``tokens``: how many it stands for; of a cloud's as far as is known before its usage. A token without text of its
-    own is in the usage only.
+    ``tokens``: how many it stands for; of a cloud's as far as is known before its usage. None for what is left of a
+    character whose token was counted with an earlier text; a token without any text is in the usage only.
     """
 
     type: Literal["text"]

@@ -15,7 +15,7 @@ from ..text.sampling import SamplingParams
 from .language import NAME, LanguageRunner
 from .pace import MOST_STEPS, Pace
 
-Flight = deque[tuple[Any, int]]
+Submits = deque[tuple[Any, int]]
 """What was submitted and has not come back: the promise of the state behind it, and how many tokens it makes."""
 IN_FLIGHT = 3
 IN_FLIGHT_SOFTWARE = 2
@@ -70,7 +70,7 @@ class Generation:
             pace = Pace(1 if software or runner.decode.in_flight else MOST_STEPS)
             seen = asked = self._step
             started = done = False
-            flight: Flight = deque()
+            flight: Submits = deque()
             while not done:
                 async with self._turn(flight) as lease:
                     if not started:
@@ -117,7 +117,7 @@ class Generation:
                 self._runner.clear_cache()
 
     @asynccontextmanager
-    async def _turn(self, flight: Flight) -> AsyncIterator[Lease]:
+    async def _turn(self, flight: Submits) -> AsyncIterator[Lease]:
         """The model's turn, which is not over while anything is in flight: staging buffers may be used again only once
         their copies have arrived. A stopped sequence writes nothing."""
         async with self._leases.lease(NAME, holder="a text being written") as lease:

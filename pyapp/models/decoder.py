@@ -135,7 +135,8 @@ def _check(c: DecoderConfig, metadata: Mapping[str, Any], tensors: Mapping[str, 
         raise BadModel(f"{c.heads} heads cannot share {c.kv_heads} key-value heads evenly; the file is damaged.")
     if c.heads > MOST_HEADS:
         raise BadModel(
-            f"The model has {c.heads} attention heads; Tandem's attention holds at most {MOST_HEADS}.", heads=c.heads
+            f"The model has {c.heads} attention heads; Tandem's attention holds at most {MOST_HEADS}: choose another.",
+            heads=c.heads,
         )
     rope_dim = metadata.get(f"{c.arch}.rope.dimension_count", c.head_dim)
     scaling = metadata.get(f"{c.arch}.rope.scaling.type", "none")

@@ -29,6 +29,15 @@ async def test_a_character_split_over_two_read_backs_comes_with_the_second() -> 
     assert events[-2]["deviceTokens"] == len("a茶🙂b".encode())
 
 
+async def test_what_is_left_of_a_character_is_no_token_more() -> None:
+    """The last token ends one character and begins another, which never comes."""
+    world = World(engine=FakeEngine("ba"))
+    world.engine.tokenizer.token_bytes = lambda token: b"a\xe8" if token == ord("a") else bytes([token])  # type: ignore[method-assign]
+    events = await collect(await opened(world))
+    assert text_of(events) == "ba�"
+    assert sum(event["tokens"] for event in events[:-2]) == events[-2]["deviceTokens"] == 2
+
+
 @pytest.mark.parametrize(("limit", "shown"), [(2, "a�"), (4, "a茶"), (6, "a茶�")])
 async def test_max_tokens_in_the_middle_of_a_read_back(limit: int, shown: str) -> None:
     world = World(engine=FakeEngine("a茶🙂b"))

@@ -83,6 +83,7 @@ class Together(Runner):
         return State(min(promise, self.last + 1), min(self.limit, self.last + 1))
 
     def clear_all(self) -> None:
+        assert self.leases.current is not None
         self.ended += 1
 
 

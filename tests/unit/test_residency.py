@@ -118,8 +118,8 @@ class Turns:
                 behind = at + 1
         assert reads is None or reads < len(runs)
         brought = [each for run in runs[:reads] for each in run]
-        for slab, place in brought:
-            self.owners[slab][place] = label
+        for slab, at in brought:
+            self.owners[slab][at] = label
         return len(brought)
 
     def check(self) -> None:
