@@ -169,13 +169,18 @@ class Client {
   async #write(request, stream) {
     this.#open();
     const began = performance.now();
-    const shown = { text: "", deviceTokens: 0, cloudTokens: 0, source: "device", began, first: null };
+    const shown = { text: "", deviceTokens: 0, cloudTokens: 0, source: "device", usage: null, whole: false, began, first: null };
     if (!this.#link.death) {
       try {
         await this.#link.generate(request, stream, shown);
         return;
       } catch (error) {
         if (error !== this.#link.death) throw error;
+        if (shown.usage) {
+          // The text is whole; only the word about its end may be missing.
+          if (!shown.whole) stream.push(endOf(shown, request, stream.signal.aborted));
+          return;
+        }
       }
     }
     await this.#fallback.generate(request, stream, shown, this.#link.death);
@@ -197,6 +202,12 @@ function closed() {
 }
 
 /** A picture of our own. */
+/** The last event of a text of which everything else has come. */
+function endOf({ usage, source }, { maxTokens = 256 }, aborted) {
+  const reason = aborted ? "abort" : usage.completionTokens < maxTokens ? "stop" : "length";
+  return { type: "done", reason, source };
+}
+
 function copyOf(picture) {
   if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
     throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);

@@ -58,7 +58,8 @@ export class WorkerLink {
           shown.source = event.source;
           shown.text += event.text;
           shown[event.source === "cloud" ? "cloudTokens" : "deviceTokens"] += event.tokens;
-        }
+        } else if (event.type === "usage") shown.usage = event;
+        else if (event.type === "done") shown.whole = true;
         stream.push(event);
       };
       this.#calls.set(id, { answer: resolve, fail: reject, event });

@@ -187,6 +187,7 @@ class DeviceLifecycle:
         with suppress(TimeoutError):
             async with asyncio.timeout(TAKE_OVER_SECONDS):
                 await self._taken_over.wait()
+        self._check_open()
 
     async def _take_turn(self, flight: Flight) -> bool:
         """Whether the turn is had. It is not waited for where nobody would wait. Raises: Closed."""
@@ -271,6 +272,7 @@ class DeviceLifecycle:
     async def close(self) -> None:
         """Gives the GPU back; also the one that an opening still under way is about to get."""
         self._closed = True
+        self._taken_over.set()  # nobody waits for the cloud any more
         self._let_go()
         self._give_up(NoDevice("The client is closed."))
         if self._closing:

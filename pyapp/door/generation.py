@@ -12,8 +12,15 @@ from pyapp.door.events import Event
 from pyapp.errors import TandemError
 from pyapp.routing.router import Tally
 
-Queue = asyncio.Queue[Event | BaseException | None]
-"""Events, then None at the end, or the error."""
+
+class Queue(asyncio.Queue[Event | BaseException | None]):
+    """Events, then None at the end, or the error. ``whole``: the event that ends every text is among them."""
+
+    whole = False
+
+    def put_nowait(self, item: Event | BaseException | None) -> None:
+        self.whole = self.whole or (isinstance(item, dict) and item["type"] == "done")
+        super().put_nowait(item)
 
 
 class Signal(Protocol):
@@ -39,7 +46,7 @@ class Generation:
         self._stream = stream
         self._signal = signal
         self._started = started
-        self._queue: Queue = asyncio.Queue()
+        self._queue = Queue()
         self._held: list[Event | BaseException | None] = []
         """What was taken from the queue behind the event that was handed out, one at most."""
         self._task: asyncio.Task[None] | None = None
@@ -82,14 +89,16 @@ class Generation:
         return self._task
 
     def fail(self, error: TandemError) -> None:
-        """Ends the call from outside: the reader meets ``error`` after the events already made."""
-        if self._task is not None and not self._task.done():
+        """Ends the call from outside: the reader meets ``error`` after the events already made, unless they are all."""
+        if self._task is not None and not self._task.done() and not self._queue.whole:
             self._queue.put_nowait(error)
             self._task.cancel()
 
     async def aclose(self) -> None:
-        """Aborts the call and waits until it has let go of the device or the connection."""
+        """Aborts the call and waits until it has let go of the device or the connection. Who waits for an event of it
+        in another task is at the end."""
         self._over = True
+        self._queue.put_nowait(None)
         if self._task is not None and not self._task.done():
             self._task.cancel()
             await asyncio.wait([self._task])

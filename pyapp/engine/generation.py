@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import Any
 
 from ..compiler.graph import NO_TOKEN
@@ -124,9 +124,22 @@ class Generation:
             try:
                 yield lease
             finally:
-                while flight:
-                    with suppress(Exception):
-                        await self._runner.state(flight.popleft()[0])
+                await self._drain(flight)
+
+    async def _drain(self, flight: Submits) -> None:
+        """Waits for all of them, when it is cancelled too; not when it is cancelled again, as where a GPU hangs."""
+        cancelled: asyncio.CancelledError | None = None
+        while flight:
+            try:
+                await self._runner.state(flight.popleft()[0])
+            except asyncio.CancelledError as error:
+                if cancelled is not None:
+                    raise
+                cancelled = error
+            except Exception:  # of what nobody waits for any more
+                continue
+        if cancelled is not None:
+            raise cancelled
 
 
 def _no_number(step: int) -> DeviceLost:

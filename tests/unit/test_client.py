@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -229,6 +230,40 @@ async def test_reader_who_stops_reading_holds_nobody_up() -> None:
     second: Any = await anext(idle)
     assert (second["text"], second["tokens"]) == ("ello", 4), "what is there already comes together"
     assert [event["type"] async for event in idle] == ["usage", "done"]
+
+
+async def test_who_waits_for_a_text_that_another_task_leaves_is_at_its_end() -> None:
+    world = World()
+    world.engine.hold_at = 2
+    client = await opened(world)
+    writing = client.generate(prompt="Hi")
+    reading = asyncio.ensure_future(anext(aiter(writing)))
+    async with asyncio.timeout(5):
+        await reading
+        reading = asyncio.ensure_future(_rest(writing))
+        await asyncio.sleep(0.01)
+        await writing.aclose()
+        assert all(event["type"] == "text" for event in await reading)
+
+
+async def _rest(writing: Any) -> list[Any]:
+    return [event async for event in writing]
+
+
+@pytest.mark.parametrize("steps", range(0, 40, 2))
+async def test_a_text_that_ended_before_its_client_was_closed_is_whole(steps: int) -> None:
+    world = World()
+    client = await opened(world)
+    writing = client.generate(prompt="Hi")
+    events = [await anext(writing)]
+    for _ in range(steps):
+        await asyncio.sleep(0)
+    await client.close()
+    with suppress(Closed):
+        events += [event async for event in writing]
+        assert events[-1]["type"] == "done"
+        return
+    assert events[-1]["type"] != "done"
 
 
 async def test_close_ends_running_and_waiting_calls_and_later_ones() -> None:

@@ -245,3 +245,56 @@ async def test_ids_before_one_that_is_no_number_are_handed_out_first(monkeypatch
     assert not lock.locked()
     assert leases.current is None
     assert (runner.ended, runner.cleared) == (0, 1)
+
+
+class Slow(Runner):
+    """A GPU whose submits arrive when the test says so; ``state`` waits for its own when it is cancelled once, too."""
+
+    device = SimpleNamespace(limits=SimpleNamespace(software=False))
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived: dict[int, asyncio.Event] = {}
+
+    async def start(self, *args: Any, **named: Any) -> int:
+        return self._submitted(await super().start(*args, **named))
+
+    async def steps(self, *args: Any) -> int:
+        return self._submitted(await super().steps(*args))
+
+    def _submitted(self, step: int) -> int:
+        self.arrived[step] = asyncio.Event()
+        return step
+
+    async def state(self, promise: int) -> State:
+        try:
+            await self.arrived[promise].wait()
+        except asyncio.CancelledError:
+            await self.arrived[promise].wait()
+            raise
+        return State(promise, self.limit)
+
+
+@pytest.mark.parametrize("aborts", [1, 4])
+async def test_an_abort_while_submits_are_waited_for_waits_for_all_of_them_and_more_aborts_for_none(
+    aborts: int,
+) -> None:
+    runner, leases, lock = Slow(), LeaseCoordinator(nothing, nothing), asyncio.Lock()
+    reading = asyncio.ensure_future(anext(text(runner, leases, lock, 50, ends=(0,)), None))
+    await asyncio.sleep(0.01)
+    first, *others = runner.arrived.values()
+    assert len(others) == 2
+    first.set()  # the end token; the others are behind it
+    for _ in range(aborts):
+        await asyncio.sleep(0.01)
+        reading.cancel()
+    if aborts == 1:
+        for other in others:
+            await asyncio.sleep(0.01)
+            assert leases.current is not None
+            other.set()
+    async with asyncio.timeout(5):
+        await asyncio.wait([reading])
+    assert reading.cancelled()
+    assert leases.current is None
+    assert not lock.locked()

@@ -140,6 +140,28 @@ def test_the_small_reader_asks_for_the_shop_s_token_and_only_where_there_is_a_ke
     ]
 
 
+@pytest.mark.parametrize(("come", "most", "reason"), [(3, 20, "stop"), (2, 20, "stop"), (2, 5, "length")])
+def test_worker_that_dies_after_the_last_token_leaves_a_whole_text(come: int, most: int, reason: str) -> None:
+    """With the usage, or the end as well, the text is whole: the cloud is not asked to go on."""
+    events, asked = js(
+        f"""
+        cloud({{ text: " again" }}, {{ usage: {{ prompt_tokens: 3, completion_tokens: 1, finish_reason: "stop" }} }});
+        const client = await opening();
+        worker.answer = ({{ op, id }}) => {{
+          if (op !== "generate") return;
+          const usage = {{ type: "usage", promptTokens: 2, completionTokens: 5, deviceTokens: 5, cloudTokens: 0 }};
+          const all = [{{ type: "text", text: "Hello", tokens: 5, source: "device" }}, usage,
+            {{ type: "done", reason: "stop", source: "device" }}];
+          for (const event of all.slice(0, {come})) worker.say({{ re: id, event }});
+          worker.onerror({{ message: "out of memory", preventDefault() {{}} }});
+        }};
+        return [await collect(client.generate({{ prompt: "x", maxTokens: {most} }})), asked];
+        """
+    )
+    assert [event["type"] for event in events] == ["text", "usage", "done"]
+    assert (events[-1]["reason"], events[-1]["source"], asked) == (reason, "device", None)
+
+
 @pytest.mark.parametrize("options", ['{ mode: "only_on_device", site: "pk_rosa_1" }', "{ cloud: null }"])
 def test_worker_that_dies_at_work_sends_nothing_out_where_it_may_not(options: str) -> None:
     result = js(
