@@ -3,6 +3,7 @@
 
 import { start as startup } from "./bench-start.js";
 import { createClient } from "./tandem.js";
+import { TextRate } from "./text-rate.js";
 
 const query = new URLSearchParams(location.search);
 const number = (name, fallback) => Number(query.get(name) ?? fallback);
@@ -93,13 +94,13 @@ async function language(client) {
   });
   const streams = [];
   for (let i = 0; i < REPS; i++) streams.push(await streamed(client));
-  const speeds = streams.map((each) => each.tps);
+  // A text that came all at once has no rate.
+  const speeds = streams.map((each) => each.tps).filter((tps) => tps !== null);
   await post({
     bench: "stream",
     first_text_ms: median(streams.map((each) => each.first)),
     stream_tokens: streams[0].tokens,
-    stream_tps: median(speeds),
-    stream_spread: spread(speeds),
+    ...(speeds.length ? { stream_tps: median(speeds), stream_spread: spread(speeds) } : {}),
   });
 }
 
@@ -107,21 +108,16 @@ async function language(client) {
 async function streamed(client) {
   const target = document.body.appendChild(document.createElement("p"));
   const start = performance.now();
-  let first = 0;
-  let last = 0;
-  let firstTokens = 0; // those that came with the first text
+  const rate = new TextRate();
   let usage = {};
   for await (const event of client.generate({ messages: QUESTION, maxTokens: TOKENS })) {
-    if (event.type === "text") {
-      last = performance.now();
-      first ||= last;
-      firstTokens ||= event.tokens;
-      target.append(event.text);
-    } else if (event.type === "usage") usage = event;
+    rate.heard(event);
+    if (event.type === "text") target.append(event.text);
+    else if (event.type === "usage") usage = event;
   }
   target.remove();
   const tokens = usage.deviceTokens ?? 0;
-  return { first: first - start, tokens, tps: ((tokens - firstTokens) * 1000) / (last - first) };
+  return { first: rate.first - start, tokens, tps: rate.of(tokens) };
 }
 
 async function vision(client) {

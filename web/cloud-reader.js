@@ -26,7 +26,9 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   let characters = 0;
   let usage = null;
   let reason = "abort";
-  const written = (text) => ({ type: "text", text, tokens: joiner.repeated ? 1 : waiting, source: "cloud" });
+  // Of so many tokens those that are new, by the share of characters.
+  const fresh = (tokens) => tokens - Math.round((tokens * joiner.repeated) / Math.max(1, characters));
+  const written = (text) => ({ type: "text", text, tokens: Math.max(1, fresh(waiting)), source: "cloud" });
   if (left <= 0) reason = "length";
   else if (!signal?.aborted) {
     try {
@@ -56,8 +58,7 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
     }
   }
   // Until the gateway has counted, a piece counts as one token. What was repeated counts for who wrote it first.
-  const made = usage?.completion_tokens ?? pieces;
-  const cloudTokens = before.cloudTokens + made - Math.round((made * joiner.repeated) / Math.max(1, characters));
+  const cloudTokens = before.cloudTokens + fresh(usage?.completion_tokens ?? pieces);
   const promptTokens = usage?.prompt_tokens ?? 0;
   yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
   yield { type: "done", reason: reason === "length" || reason === "abort" ? reason : "stop", source: "cloud" };

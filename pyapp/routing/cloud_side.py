@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class CloudSide:
                     if isinstance(event, Text):
                         pieces, waiting, characters = pieces + 1, waiting + 1, characters + len(event.text)
                         if text := joiner.push(event.text):
-                            yield Piece(text, 1 if joiner.repeated else waiting)
+                            yield Piece(text, max(1, _fresh(waiting, joiner.repeated, characters)))
                             waiting = 0
                     elif isinstance(event, Usage):
                         usage = event
@@ -55,10 +56,15 @@ class CloudSide:
             if usage is None or usage.finish_reason is None:
                 raise
         if text := joiner.flush():
-            yield Piece(text, 1 if joiner.repeated else waiting)
+            yield Piece(text, max(1, _fresh(waiting, joiner.repeated, characters)))
         made = usage.completion_tokens if usage else pieces
-        new = made - round(made * joiner.repeated / max(1, characters))
+        new = _fresh(made, joiner.repeated, characters)
         yield End(_reason(usage, made, left), usage.prompt_tokens if usage else None, new)
+
+
+def _fresh(tokens: int, repeated: int, characters: int) -> int:
+    """Of so many tokens those that are new, by the share of characters. A half is rounded as in JavaScript."""
+    return tokens - math.floor(tokens * repeated / max(1, characters) + 0.5)
 
 
 def _reason(usage: Usage | None, tokens: int, left: int) -> Reason:

@@ -1,9 +1,12 @@
 // A door with the contract of tandem.js whose answers are fixed: for tests of what the page draws, and nothing else.
 // `window.fake` (set by the test before the page loads) changes what happens; calls are kept in `window.calls`.
 // `fake.memory` and `fake.decisions` are read at each call, so that a test can let blocks move while it looks on.
+// With `behind` the models are loaded behind the client until the test calls `fake.arrive()`; they fail where it is
+// `{fails: true}`, and with `{waits: true}` the GPU was lost and a text waits for it, as there is no cloud.
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const plan = { slow: 0, fail: {}, words: 24, ...globalThis.fake };
+const plan = { slow: 0, fail: {}, words: 24, tokens: 1, ...globalThis.fake };
+const LOST = "The GPU was lost; the device is being made ready again.";
 const calls = (globalThis.calls = []);
 const MIB = 2 ** 20;
 
@@ -47,10 +50,11 @@ export async function createClient({ onProgress, ...options }) {
   maybeFail("create");
   let device = options.adapter !== "none" && options.mode !== "only_in_cloud";
   let loading = Boolean(plan.behind);
+  let arrived = null;
   if (loading) {
     device = false;
     onProgress({ stage: "weights", loaded: 5e6, total: 116.9e6 });
-    pause(plan.behind.ms).then(() => {
+    arrived = new Promise((resolve) => (globalThis.fake.arrive = resolve)).then(() => {
       loading = false;
       device = !plan.behind.fails;
       if (device) onProgress({ stage: "weights", loaded: 116.9e6, total: 116.9e6 });
@@ -64,9 +68,10 @@ export async function createClient({ onProgress, ...options }) {
         { name: "vision", bytes: 18 * MIB, resident: held },
       ];
       const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
-      const away = loading ? "Its models are still being loaded." : "The device is not used.";
+      const waits = loading && plan.behind.waits;
+      const away = waits ? LOST : loading ? "Its models are still being loaded." : "The device is not used.";
       const reason = device ? "The model runs on this device's GPU (Fake)." : away;
-      const source = device ? "device" : "cloud";
+      const source = device || waits ? "device" : "cloud";
       const decisions = structuredClone(globalThis.fake?.decisions);
       const adapter = device ? "Fake" : null;
       return { tier: "high", adapter, software: false, loading, source, reason, pool: device ? pool : null, decisions };
@@ -94,6 +99,10 @@ export async function createClient({ onProgress, ...options }) {
     async *generate({ signal, ...request }) {
       calls.push(["generate", request]);
       let written = 0;
+      if (loading && plan.behind.waits) {
+        yield { type: "status", code: "device_lost", message: `${LOST} The text begins then.`, source: "device" };
+        await arrived;
+      }
       const source = plan.tells?.source ?? (device ? "device" : "cloud");
       const tokens = () => ({ deviceTokens: 0, cloudTokens: 0, [`${source}Tokens`]: written });
       const end = (reason) => [
@@ -104,8 +113,9 @@ export async function createClient({ onProgress, ...options }) {
       for (let i = 0; i < plan.words; i++) {
         if (i === 3) maybeFail("generate");
         if (signal.aborted) return yield* end("abort");
-        yield { type: "text", text: `${i ? " " : ""}word${i}${i % 8 === 7 ? "." : ""}`, tokens: 1, source };
-        written++;
+        calls.push(["text", performance.now()]);
+        yield { type: "text", text: `${i ? " " : ""}word${i}${i % 8 === 7 ? "." : ""}`, tokens: plan.tokens, source };
+        written += plan.tokens;
         await pause(plan.slow || 1);
       }
       yield* end("stop");

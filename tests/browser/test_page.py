@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,22 @@ async def test_text_appears_as_it_is_written_and_stops(open_page: Open) -> None:
     await written(page)
     assert "word399" not in await part(page, "copy").inner_text()
     await expect(page.get_by_text("stopped by you")).to_be_visible()
+
+
+@pytest.mark.parametrize("words", [1, 3])
+async def test_the_rate_is_that_after_the_first_text(open_page: Open, words: int) -> None:
+    """Of a text that comes all at once there is none."""
+    page = await open_page("/", **fake(words=words, tokens=40, slow=200))
+    await describe(page)
+    await part(page, "write").click()
+    await written(page)
+    shown = await page.get_by_text(f"{40 * words} tokens").inner_text()
+    times: list[Any] = [at for _, at in await calls(page, "text")]
+    rates = [float(rate.replace(",", "")) for rate in re.findall(r"([\d.,]+) tokens/s", shown)]
+    if words == 1:
+        assert rates == []
+    else:  # the fake reads its clock right before the page does; with the first 40 tokens it were half as much again
+        assert rates == [pytest.approx(80_000 / (times[-1] - times[0]), rel=0.1)]
 
 
 async def test_versions_edits_and_clipboard(open_page: Open) -> None:
@@ -255,7 +272,7 @@ async def test_without_a_usable_gpu_no_language_model_is_announced(open_page: Op
 
 @pytest.mark.parametrize("fails", [False, True])
 async def test_bar_goes_on_behind_a_client_that_is_ready(open_page: Open, fails: bool) -> None:
-    page = await open_page("/?adapter=software", **fake(behind={"ms": 3000, "fails": fails}))
+    page = await open_page("/?adapter=software", **fake(behind={"fails": fails}))
     badge, progress, notice = (part(page, name) for name in ("badge", "progress", "notice"))
     await expect(badge).to_have_attribute("data-source", "cloud")
     await expect(badge).to_contain_text("still being loaded")
@@ -263,6 +280,7 @@ async def test_bar_goes_on_behind_a_client_that_is_ready(open_page: Open, fails:
     await describe(page)
     await expect(progress).to_be_visible()
     await expect(notice).to_be_visible()
+    await page.evaluate("fake.arrive()")
     # A download that fails reports no end; the bar leaves all the same.
     await expect(badge).to_have_attribute("data-source", "cloud" if fails else "device")
     await expect(progress).to_be_hidden()

@@ -34,13 +34,15 @@ async def test_a_text_keeps_its_side_and_reason_until_the_next_one(
     open_page: Open, lang: str, loads: str, gpu: str
 ) -> None:
     """The cloud writes a text while the models are loaded; they are there before the next one."""
-    page = await open_page(f"/?adapter=software&lang={lang}", **fake(behind={"ms": 3000}))
+    page = await open_page(f"/?adapter=software&lang={lang}", **fake(behind={}))
     badge = part(page, "badge")
     await describe(page)
     await part(page, "write").click()
     await written(page)
-    await expect(part(page, "notice")).to_be_hidden()  # loaded
-    await page.wait_for_timeout(1500)  # the page looks once a second
+    tenant = part(page, "pool").locator("[data-tenant=language]")
+    await expect(tenant).to_have_count(0)
+    await page.evaluate("fake.arrive()")
+    await expect(tenant).to_be_visible()  # the pool is drawn right after the badge, from the same status
     await expect(badge).to_have_attribute("data-source", "cloud")
     await expect(badge.locator(".why")).to_have_text(f"· {loads}")
     await part(page, "write").click()
@@ -58,3 +60,17 @@ async def test_a_text_that_another_side_takes_over_says_why(open_page: Open, lan
     await written(page)
     await expect(badge).to_have_attribute("data-source", "cloud")
     await expect(badge.locator(".why")).to_have_text(f"· {says}")
+
+
+async def test_a_text_that_waited_for_the_gpu_is_not_told_of_its_loss(open_page: Open) -> None:
+    """The reason is that of the status when its first text comes, not when it was asked for."""
+    page = await open_page("/?adapter=software&mode=only_on_device", **fake(behind={"waits": True}))
+    why = part(page, "badge").locator(".why")
+    await describe(page)
+    await part(page, "write").click()
+    await expect(page.get_by_text("The text begins then.")).to_be_visible()
+    await expect(why).to_contain_text("The GPU was lost")
+    await page.evaluate("fake.arrive()")
+    await written(page)
+    await expect(why).to_have_text("· The model runs on this device's GPU (Fake).")
+    await expect(part(page, "badge")).to_have_attribute("title", "")

@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import base64
 import json
+import random
+from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pyapp.routing.cloud_side import CloudSide
+from pyapp.routing.router import End, Piece, Turn
+from pyapp.routing.wire import Text
+from pyapp.text.sampling import SamplingParams
 from tests.unit.node_runner import WEB, run_node
 
 READ = """
@@ -209,3 +216,72 @@ def test_what_is_held_back_comes_at_the_end() -> None:
     before = {"text": "The red cup of tea", "deviceTokens": 3, "cloudTokens": 0}
     (result,) = read(case(event(text=" The") + b"data: [DONE]\n\n", before=before))
     assert text_of(result) == " The"
+
+
+async def read_in_python(shown: str, pieces: list[str]) -> tuple[list[tuple[str, int]], int | None]:
+    """The events of ``CloudSide`` as (text, tokens), and the tokens that it counts in the end."""
+
+    async def stream(request: Any) -> Any:
+        for piece in pieces:
+            yield Text(piece)
+
+    events, total = [], None
+    async for part in CloudSide(SimpleNamespace(stream=stream)).stream(Turn([], SamplingParams()), shown, 10):  # type: ignore[arg-type]
+        if isinstance(part, Piece):
+            events.append((part.text, part.tokens))
+        elif isinstance(part, End):
+            total = part.tokens
+    return events, total
+
+
+def read_in_javascript(*cases: tuple[str, list[str]]) -> list[tuple[list[tuple[str, int]], int | None]]:
+    """The same of ``readCloud``."""
+    done = b"data: [DONE]\n\n"
+    given = [
+        case(
+            *[event(text=piece) for piece in pieces], done, before={"text": shown, "deviceTokens": 0, "cloudTokens": 0}
+        )
+        for shown, pieces in cases
+    ]
+    return [
+        (
+            [(entry["text"], entry["tokens"]) for entry in result["events"] if entry["type"] == "text"],
+            result["events"][-2]["cloudTokens"],
+        )
+        for result in read(*given)
+    ]
+
+
+HELD: list[tuple[str, list[str], list[tuple[str, int]], int]] = [
+    ("", ["A", " cup"], [("A", 1), (" cup", 1)], 2),
+    ("more and more", [" more", " and", " less", "."], [(" more and less", 3), (".", 1)], 4),
+    ("A fine ceramic cup ", [" ", "A", " fine", " thing"], [("A fine thing", 4)], 4),  # cut off: one blank
+    ("more and more ", [" more", " and", " less"], [("more and less", 3)], 3),
+    ("The cup is red and ", ["The cup ", "is red", " and blue", " today"], [("blue", 1), (" today", 1)], 1),
+    ("The red cup is big", ["The red ", "cup is ", "big and so round"], [(" and so round", 1)], 1),
+    ("The red", ["The re", "d cups!"], [(" cups!", 1)], 1),  # an event of text is one token at least
+    ("The cup", ["The ", "cup", " of red tea"], [(" of red tea", 2)], 2),
+    ("The cup", ["The ", "cup of good old red tea."], [(" of good old red tea.", 1)], 1),  # half a token is rounded up
+]
+
+
+async def test_tokens_held_back_count_by_their_share_that_is_new() -> None:
+    """As the usage counts, and in both languages alike."""
+    expected = [(events, total) for _, _, events, total in HELD]
+    assert read_in_javascript(*[(shown, pieces) for shown, pieces, *_ in HELD]) == expected
+    assert [await read_in_python(shown, pieces) for shown, pieces, *_ in HELD] == expected
+
+
+async def test_both_languages_count_the_tokens_of_the_same_events() -> None:
+    rng = random.Random(3)
+    words = ["red", "cup", "tea", "ceramic", "holds", "茶", " ", "  ", "\n", "ha", ".", "handmade"]
+    cases = []
+    for _ in range(600):
+        shown = "".join(rng.choice(words) + rng.choice(["", " "]) for _ in range(rng.randint(0, 8)))
+        repeated = shown[rng.randint(0, len(shown)) if rng.random() < 0.5 else 0 :]
+        sent = repeated + "".join(rng.choice(words) for _ in range(rng.randint(1, 6)))
+        cuts = sorted({0, len(sent), *rng.choices(range(1, len(sent) + 1), k=rng.randint(0, 5))})
+        cases.append((shown, [sent[a:b] for a, b in pairwise(cuts)]))
+    in_python = [await read_in_python(*case) for case in cases]
+    assert sum(len(events) > 0 and events[0][1] > 1 for events, _ in in_python) > 30
+    assert read_in_javascript(*cases) == in_python

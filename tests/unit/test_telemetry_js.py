@@ -92,6 +92,23 @@ def test_text_that_the_worker_died_at_is_told_and_sent_as_the_gateway_takes_it()
     assert 0 <= record["first_ms"] <= record["total_ms"]
 
 
+def test_tokens_that_came_together_are_counted_where_no_usage_follows() -> None:
+    result = js(
+        RECORDS
+        + "const options = {};"
+        + DIES
+        + """
+        cloud({ text: " " }, { text: "a" }, { text: " cup" }, { error: "it broke" });
+        await failure(() => collect(client.generate({ prompt: "Hi" })));
+        return records;
+        """
+    )
+    # A blank may be a repetition: it is held until the next piece has come.
+    assert [(record["outcome"], record["device_tokens"], record["cloud_tokens"]) for record in result] == [
+        ("cloud_unavailable", 3, 3)
+    ]
+
+
 @pytest.mark.parametrize("options", ['{ mode: "only_on_device" }', "{ cloud: null }"])
 def test_text_that_nobody_may_go_on_with_is_told_and_nothing_is_sent(options: str) -> None:
     result = js(

@@ -229,7 +229,7 @@ export class App {
     try {
       for await (const event of client.generate({ ...about, brief, maxTokens, ...draw, signal })) {
         this.copy.event(event);
-        this.badge.event(event);
+        this.badge.event(event, this.session.status);
         if (event.type === "done") done = event;
       }
       failed = false;

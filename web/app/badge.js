@@ -5,13 +5,17 @@ import { h } from "./dom.js";
 import { language, onLanguage, statusInWords, t } from "./i18n.js";
 
 const CLOUD_MODES = ["only_in_cloud", "prefer_in_cloud"];
+// Status events about a text that say nothing of why its side writes it.
+const ASIDES = ["queued", "context_short"];
 
 export class Badge {
   #icon = h("span.icon", { "aria-hidden": "true" });
   #side = h("strong");
   #why = h("span.why");
   #status = null;
-  #text = { source: null, status: null, told: {} };
+  // `source` wrote last, for what `change` or else `status` says; `next` is to write, named by the event `told` in the
+  // place of another side.
+  #text = { source: null, change: null, status: null, next: null, told: null };
   #state = "idle";
   #chosen = false;
   #options;
@@ -37,15 +41,22 @@ export class Badge {
 
   /** A text begins, of which the client's status says who is to write it. */
   begin(status) {
-    this.#text = { source: null, status, told: {} };
+    this.#text = { source: null, change: null, status, next: status?.source ?? null, told: null };
     this.#draw();
   }
 
-  /** One event of client.generate. */
-  event(event) {
-    if (event.type === "status") this.#text.told[event.source] = event;
-    if (event.type !== "text") return;
-    this.#text.source = event.source;
+  /** One event of client.generate, and the client's status as it is by then. */
+  event(event, status) {
+    const text = this.#text;
+    if (event.type === "status" && event.source !== text.next) {
+      text.next = event.source;
+      text.told = ASIDES.includes(event.code) ? null : event;
+    }
+    if (event.type !== "text" || event.source === text.source) return;
+    text.source = text.next = event.source;
+    text.change = text.told?.source === event.source ? text.told : null;
+    // What was to be expected may have come otherwise, or no longer hold (a lost GPU that is ready again).
+    if (status?.source === event.source) text.status = status;
     this.#draw();
   }
 
@@ -56,17 +67,16 @@ export class Badge {
   }
 
   #draw() {
-    const { source: wrote, told } = this.#text;
+    const { source: wrote, change } = this.#text;
     const status = wrote ? this.#text.status : this.#status;
     const source = wrote ?? status?.source ?? "none";
-    // A text that another side wrote than was to be expected was told why.
-    const change = wrote === status?.source ? null : told[wrote];
+    const own = source === status?.source ? status : null; // a status gives the reasons of its own side alone
     this.element.dataset.source = source;
     this.#icon.className = `icon icon-${source === "device" ? "chip" : source === "cloud" ? "cloud" : "clock"}`;
     const title = source === "none" ? `badge.${this.#state}` : `badge.${source}`;
     set(this.#side, t(title));
-    const why = change ? statusInWords(change) : source === status?.source ? this.#reason(status) : "";
-    const said = change?.message ?? status?.reason ?? "";
+    const why = change ? statusInWords(change) : own ? this.#reason(own) : "";
+    const said = (change?.message ?? own?.reason) || "";
     this.element.title = said === why ? "" : said;
     set(this.#why, why && `· ${why}`);
   }

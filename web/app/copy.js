@@ -1,5 +1,6 @@
-// The copy: appears token by token, can be edited, copied, written again; earlier versions stay at hand.
+// The copy: appears as it is written, can be edited, copied, written again; earlier versions stay at hand.
 
+import { TextRate } from "../text-rate.js";
 import { Announcer } from "./announcer.js";
 import { h, icon, oncePerFrame } from "./dom.js";
 import { decimal } from "./format.js";
@@ -58,7 +59,7 @@ export class Copy {
   /** A new, empty version. An empty one that failed before its first word is used again. */
   begin() {
     if (this.#versions.at(-1)?.text === "") this.#versions.pop();
-    this.#versions.push({ text: "", source: null, usage: null, reason: null, started: 0, first: 0 });
+    this.#versions.push({ text: "", source: null, usage: null, reason: null, rate: new TextRate() });
     this.#shown = this.#versions.length - 1;
     this.#writing = true;
     this.#announcer.say(t("copy.writing"));
@@ -69,9 +70,8 @@ export class Copy {
   /** One event of client.generate. */
   event(event) {
     const version = this.#versions.at(-1);
+    version.rate.heard(event);
     if (event.type === "text") {
-      version.started ||= performance.now();
-      version.first ||= event.tokens;
       version.text += event.text;
       version.source = event.source;
       this.#announcer.push(event.text);
@@ -81,7 +81,6 @@ export class Copy {
       this.#status.hidden = !this.#status.textContent;
     } else if (event.type === "usage") {
       version.usage = event;
-      version.ms = version.started ? performance.now() - version.started : 0;
     } else if (event.type === "done") {
       version.reason = event.reason;
       version.source = event.source ?? version.source;
@@ -137,13 +136,12 @@ export class Copy {
     this.#forth.disabled = this.#shown >= this.#versions.length - 1;
   }
 
-  #summary({ usage, source, reason, first, ms }) {
+  #summary({ usage, source, reason, rate }) {
     const parts = [];
     if (source) parts.push(t(usage?.deviceTokens && usage?.cloudTokens ? "copy.by.both" : `copy.by.${source}`));
     if (usage) parts.push(t("copy.tokens", { count: usage.completionTokens }));
-    if (usage?.completionTokens > first && ms > 0) {
-      parts.push(t("copy.rate", { rate: decimal((1000 * (usage.completionTokens - first)) / ms) }));
-    }
+    const speed = usage ? rate.of(usage.completionTokens) : null;
+    if (speed !== null) parts.push(t("copy.rate", { rate: decimal(speed) }));
     if (reason === "length") parts.push(t("copy.cut"));
     if (reason === "abort") parts.push(t("copy.stopped"));
     return parts.join(" · ");
