@@ -237,9 +237,8 @@ async def test_who_waits_for_a_text_that_another_task_leaves_is_at_its_end() -> 
     world.engine.hold_at = 2
     client = await opened(world)
     writing = client.generate(prompt="Hi")
-    reading = asyncio.ensure_future(anext(aiter(writing)))
     async with asyncio.timeout(5):
-        await reading
+        await anext(writing)
         reading = asyncio.ensure_future(_rest(writing))
         await asyncio.sleep(0.01)
         await writing.aclose()

@@ -90,8 +90,8 @@ export class Badge {
       if (this.#options.adapter === "none") return t("badge.why.none");
     }
     if (language() === "en") return reason ?? "";
-    if (source === "device") return t(software ? "badge.software" : "badge.gpu", { adapter });
     if (loading) return t("badge.why.loading");
+    if (source === "device") return t(software ? "badge.software" : "badge.gpu", { adapter });
     if (software) return t("badge.why.software", { adapter });
     if (!hasWebGpu()) return t("badge.why.no_webgpu");
     return t(adapter ? "badge.why.other" : "badge.why.no_adapter");
