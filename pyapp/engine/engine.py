@@ -15,7 +15,7 @@ from ..gpu.device import Device
 from ..gpu.kernels import Kernels
 from ..gpu.lease import LeaseCoordinator
 from ..gpu.occupancy import Owner
-from ..gpu.pool import Pool
+from ..gpu.pool import Pool, Region
 from ..gpu.probe import Probe, probe
 from ..gpu.replay import Ranges
 from ..gpu.residency import Residency
@@ -65,7 +65,7 @@ class Engine:
         self.lost: asyncio.Event = device.lost
         self._conversation = asyncio.Lock()
         """One text at a time: there is one KV cache."""
-        self._activations: Ranges | None = None
+        self._activations: Region | None = None
         self._closed = False
 
     @classmethod
@@ -145,8 +145,7 @@ class Engine:
         except BaseException:
             await self.close()
             raise
-        self.context = loaded.context
-        self._activations = Ranges(self.device, [loaded.activations.slice(0, loaded.activations.size)])
+        self.context, self._activations = loaded.context, loaded.activations
         self.language, self.vision = loaded.language, loaded.vision
         self.room, self.decisions = loaded.room, list(loaded.decisions)
 
@@ -172,7 +171,7 @@ class Engine:
             cleared, runner.cleared = runner.cleared, False
         if self._activations is None or cleared or self._closed or self.lost.is_set():
             return
-        self._activations.clear()
+        Ranges(self.device, [self._activations.slice(0, self._activations.size)]).clear()
 
     def check(self) -> None:
         """Raises ``DeviceLost`` when nothing can run any more: also after ``close``, which only the client asks for,
