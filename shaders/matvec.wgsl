@@ -2,7 +2,8 @@
 //
 // The workgroup puts the inputs, normed or merged, into workgroup memory once for all its rows: all of them, or a tile of
 // TILE blocks of 32 columns at a time. LANES neighbouring invocations share ROWS rows: each takes every LANES-th block,
-// and the partial sums meet by shuffles. INPUTS says what the tile holds (tile_floats.wgsl, tile_digits.wgsl). The weights of STAGE blocks of each row are on their way at a time.
+// and the partial sums meet by shuffles. The weights of STAGE blocks of each row are on their way at a time. INPUTS says
+// what the tile holds: tile_floats.wgsl, tile_digits.wgsl.
 // A short kernel waits for memory rather than for arithmetic, so everything that does not hang on the inputs (weights,
 // bias, what is added to) is asked for before them, and the step state's stop is looked at last.
 // Prologue and epilogue are those of linear.wgsl.

@@ -169,7 +169,8 @@ class Client {
   async #write(request, stream) {
     this.#open();
     const began = performance.now();
-    const shown = { text: "", deviceTokens: 0, cloudTokens: 0, source: "device", usage: null, whole: false, began, first: null };
+    const none = { text: "", deviceTokens: 0, cloudTokens: 0, usage: null, whole: false };
+    const shown = { ...none, source: "device", began, first: null };
     if (!this.#link.death) {
       try {
         await this.#link.generate(request, stream, shown);
@@ -201,13 +202,13 @@ function closed() {
   return new TandemError("closed", "This client is closed; create a new one.");
 }
 
-/** A picture of our own. */
 /** The last event of a text of which everything else has come. */
 function endOf({ usage, source }, { maxTokens = 256 }, aborted) {
   const reason = aborted ? "abort" : usage.completionTokens < maxTokens ? "stop" : "length";
   return { type: "done", reason, source };
 }
 
+/** A picture of our own. */
 function copyOf(picture) {
   if (!ArrayBuffer.isView(picture) || picture.byteLength !== PICTURE) {
     throw refuse("The picture", `a Uint8Array of ${PICTURE} bytes (224 x 224 x 3 RGB)`, picture);

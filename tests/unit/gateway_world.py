@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,14 @@ from tests.unit.gateway_fakes import (
     DONE_CHUNK,
     ROLE_CHUNK,
     Exchange,
+    Script,
     Scripted,
     gateway,
     openai_chunk,
     scripted_server,
 )
 
-Answer = Callable[[Exchange], Awaitable[None]]
+Answer = Script
 PATH = "/api/ai/cloud-stream"
 PROMPT = "Secret garden mug"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
@@ -24,6 +24,7 @@ from pyapp.routing.wire import (
     parse_event,
 )
 from tests.unit.gateway_fakes import Exchange, Script, Scripted, scripted_server
+from tests.unit.gateway_world import chunks, replies
 
 REQUEST = {"messages": [{"role": "user", "content": "Beschreibe die Tasse 🍵"}], "max_tokens": 8}
 TEXTS = ["Une ", "tasse ", "émaillée", " 红色", "的🍵", "\u2028", "\r\n", " fin"]
@@ -65,29 +66,10 @@ async def failure(script: Script, **seconds: float) -> tuple[TandemError, list[C
         return await attempt(stream)
 
 
-def chunks_of(*parts: bytes, end: bool = True) -> Callable[[Exchange], Awaitable[None]]:
-    async def script(exchange: Exchange) -> None:
-        await exchange.stream_head()
-        for part in parts:
-            await exchange.chunk(part)
-        if end:
-            await exchange.end()
-
-    return script
-
-
-def replies(status: int, body: bytes, **headers: str) -> Callable[[Exchange], Awaitable[None]]:
-    async def script(exchange: Exchange) -> None:
-        await exchange.head(status, content_length=str(len(body)), **headers)
-        await exchange.write(body)
-
-    return script
-
-
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 100_000])
 async def test_the_whole_answer_comes_through_in_pieces_of_any_size(size: int) -> None:
     parts = [WHOLE[at : at + size] for at in range(0, len(WHOLE), size)]
-    async with cloud(chunks_of(*parts)) as (stream, server):
+    async with cloud(chunks(*parts)) as (stream, server):
         assert await collect(stream) == [*map(Text, TEXTS), USAGE]
     (exchange,) = server.exchanges
     assert exchange.json == REQUEST
@@ -102,13 +84,13 @@ async def test_comments_unknown_events_and_later_bytes_do_no_harm() -> None:
         + b'event: x\nid: 3\ndata: {"text":"a"}\n\n'
         + b'data: {"text":""}\n\n'
     )
-    async with cloud(chunks_of(noise + encode_done() + b'data: {"text":"late"}\n\n')) as (stream, _):
+    async with cloud(chunks(noise + encode_done() + b'data: {"text":"late"}\n\n')) as (stream, _):
         assert await collect(stream) == [Text("a")]
 
 
 @pytest.mark.parametrize("mark", [b"data:[DONE]\n\n", b"data: [DONE]\r\n\r\n", b"data: [DONE] \r\r", b"data: [DONE]"])
 async def test_the_end_mark_in_all_its_spellings(mark: bytes) -> None:
-    async with cloud(chunks_of(encode_event(Text("a")) + mark)) as (stream, _):
+    async with cloud(chunks(encode_event(Text("a")) + mark)) as (stream, _):
         assert await collect(stream) == [Text("a")]
 
 
@@ -116,7 +98,7 @@ async def test_a_pair_escaped_apart_is_joined() -> None:
     stream_bytes = (
         b'data: {"text":"x\\ud83c"}\n\ndata: {"text":"\\udf75y"}\n\ndata: {"text":"\\ud83c"}\n\ndata: [DONE]\n\n'
     )
-    async with cloud(chunks_of(stream_bytes)) as (stream, _):
+    async with cloud(chunks(stream_bytes)) as (stream, _):
         assert await collect(stream) == [Text("x"), Text("🍵y"), Text("\ufffd")]
 
 
@@ -126,7 +108,7 @@ async def test_a_cut_at_every_byte_is_reported_and_loses_nothing_before_it() -> 
     position = 0
 
     async def script(exchange: Exchange) -> None:
-        await chunks_of(WHOLE[:position])(exchange) if position else await chunks_of()(exchange)
+        await chunks(WHOLE[:position])(exchange) if position else await chunks()(exchange)
 
     async with cloud(script) as (stream, _):
         for position in range(last):
@@ -138,14 +120,14 @@ async def test_a_cut_at_every_byte_is_reported_and_loses_nothing_before_it() -> 
 
 
 async def test_a_connection_reset_in_the_stream() -> None:
-    error, events = await failure(chunks_of(encode_event(Text("abc")), end=False))
+    error, events = await failure(chunks(encode_event(Text("abc")), end=False))
     assert isinstance(error, CloudUnavailable)
     assert error.details["kind"] == "network"
     assert events == [Text("abc")]
 
 
 async def test_nobody_listens() -> None:
-    async with scripted_server(chunks_of()) as server:
+    async with scripted_server(chunks()) as server:
         url = server.url
     transport = HttpxTransport()
     with pytest.raises(CloudUnavailable, match="cannot be reached") as caught:
@@ -200,7 +182,7 @@ async def test_an_html_page_with_status_200_is_no_answer() -> None:
     ],
 )
 async def test_failures_inside_the_stream(data: bytes, kind: str, in_message: str) -> None:
-    error, events = await failure(chunks_of(encode_event(Text("abc")) + b"data: " + data + b"\n\n"))
+    error, events = await failure(chunks(encode_event(Text("abc")) + b"data: " + data + b"\n\n"))
     assert isinstance(error, CloudUnavailable)
     assert error.details["kind"] == kind
     assert in_message in error.message
