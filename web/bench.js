@@ -1,9 +1,10 @@
 // Measures the engine on this device through the JavaScript door, and POSTs each row as JSON to /log.
 // It ends with {"done": 1} whatever happens, so that whoever waits for it never waits in vain.
 
+import { median, spread, timed } from "./bench-figures.js";
+import { language } from "./bench-language.js";
 import { start as startup } from "./bench-start.js";
 import { createClient } from "./tandem.js";
-import { TextRate } from "./text-rate.js";
 
 const query = new URLSearchParams(location.search);
 const number = (name, fallback) => Number(query.get(name) ?? fallback);
@@ -30,21 +31,6 @@ async function post(row) {
   await fetch("log", { method: "POST", body: JSON.stringify(row) }).catch(() => {});
 }
 
-const median = (values) => [...values].sort((a, b) => a - b)[Math.floor(values.length / 2)];
-const spread = (values) => [Math.min(...values), Math.max(...values)].map((value) => Number(value.toFixed(3)));
-
-async function timed(work) {
-  const start = performance.now();
-  await work();
-  return performance.now() - start;
-}
-
-async function repeat(work) {
-  const times = [];
-  for (let i = 0; i < REPS; i++) times.push(await timed(work));
-  return times;
-}
-
 /** Tells a stage's beginning and end, and the bytes that it moved. */
 class Stages {
   #stages = new Map();
@@ -69,55 +55,6 @@ class Stages {
     const stage = this.#stages.get("upload");
     return stage && stage.to > stage.from ? stage.bytes / 1e6 / (stage.to - stage.from) : null;
   }
-}
-
-async function language(client) {
-  const { inspect } = client;
-  const ids = await inspect.tokenize(await inspect.render(QUESTION));
-  const long = Array.from({ length: PROMPT }, (_, i) => ids[i % ids.length]);
-  const cold = await timed(() => inspect.greedy(ids, 1));
-  const first = await repeat(() => inspect.greedy(ids, 1));
-  const prefill = await repeat(() => inspect.greedy(long, 1));
-  const whole = await repeat(() => inspect.greedy(ids, TOKENS + 1));
-  const rates = whole.map((ms, i) => (TOKENS * 1000) / (ms - first[i]));
-  await post({
-    bench: "language",
-    prompt_tokens: ids.length,
-    first_token_cold_ms: cold,
-    first_token_ms: median(first),
-    first_token_spread: spread(first),
-    prefill_tokens: PROMPT,
-    prefill_tps: (PROMPT * 1000) / median(prefill),
-    decode_tokens: TOKENS,
-    decode_tps: median(rates),
-    decode_spread: spread(rates),
-  });
-  const streams = [];
-  for (let i = 0; i < REPS; i++) streams.push(await streamed(client));
-  // A text that came all at once has no rate.
-  const speeds = streams.map((each) => each.tps).filter((tps) => tps !== null);
-  await post({
-    bench: "stream",
-    first_text_ms: median(streams.map((each) => each.first)),
-    stream_tokens: streams[0].tokens,
-    ...(speeds.length ? { stream_tps: median(speeds), stream_spread: spread(speeds) } : {}),
-  });
-}
-
-/** Tokens a second as a page sees them: text events, drawn into the DOM as they come. */
-async function streamed(client) {
-  const target = document.body.appendChild(document.createElement("p"));
-  const start = performance.now();
-  const rate = new TextRate();
-  let usage = {};
-  for await (const event of client.generate({ messages: QUESTION, maxTokens: TOKENS })) {
-    rate.heard(event);
-    if (event.type === "text") target.append(event.text);
-    else if (event.type === "usage") usage = event;
-  }
-  target.remove();
-  const tokens = usage.deviceTokens ?? 0;
-  return { first: rate.first - start, tokens, tps: rate.of(tokens) };
 }
 
 async function vision(client) {
@@ -181,7 +118,7 @@ async function models() {
     weight_bytes: client.status.pool.tenants.find(({ name }) => name === "language")?.bytes ?? 0,
   });
   const loaded = VISION === "none" ? ["language"] : ["language", "vision"];
-  if (WHICH.includes("language")) await language(client);
+  if (WHICH.includes("language")) await language(post, client, QUESTION, { reps: REPS, tokens: TOKENS, prompt: PROMPT });
   if (WHICH.includes("vision") && loaded.includes("vision")) await vision(client);
   for (const model of WHICH.includes("profile") ? loaded : []) {
     for (const row of await client.inspect.profile(model)) await post({ bench: "kernel", model, ...row });

@@ -54,11 +54,15 @@ def test_a_software_adapter_is_named_as_such() -> None:
 
 
 def test_the_table_shows_every_figure() -> None:
-    text = table([{"adapter": "x"}, {"bench": "language", "decode tokens/s": 1234.5678, "dispatches": 181, "ok": True}])
+    language = {"bench": "language", "decode tokens/s": 1234.5678, "dispatches": 181, "ok": True}
+    stream = {"bench": "stream", "stream_share": 0.978123, "stream_spread": [1540.5, 1602]}
+    text = table([{"adapter": "x"}, language, stream])
     lines = [line.split() for line in text.splitlines()]
     assert ["language", "decode", "tokens/s", "1235"] in lines
     assert ["language", "dispatches", "181"] in lines
     assert ["language", "ok", "true"] in lines
+    assert ["stream", "stream_share", "0.9781"] in lines
+    assert ["stream", "stream_spread", "[1540.5,", "1602]"] in lines
 
 
 def script(path: Path, text: str) -> Path:
