@@ -95,6 +95,9 @@ class Engine:
         # vocabulary is. A file that cannot run is found out before the device is asked for memory.
         opening = asyncio.ensure_future(_device(found, limits))
         try:
+            for stored in (vision, language):  # in the order in which they are uploaded
+                if stored:
+                    await stored.read_ahead()
             with timeline.stage("language head", "language file"):
                 language_model = await LanguageModel.open(language) if language else None
             with timeline.stage("vision head", "vision file"):

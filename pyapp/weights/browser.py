@@ -17,6 +17,8 @@ from .source import Bytes
 from .store import Store
 
 FOLDER = "tandem-v1"
+AHEAD_BYTES = 128 << 20
+"""Of weights that were read ahead, how many may wait in this tab's memory for the GPU to take them."""
 _BUSY_TRIES = 6
 _BUSY_SECONDS = 0.25
 """The handles of a worker that was just ended are let go a moment later."""
@@ -160,6 +162,25 @@ class OpfsFiles:
             raise _storage_error(error) from None
 
 
+class OpfsAhead:
+    """A file of OPFS that a worker of its own reads and hashes."""
+
+    def __init__(self, ahead: Any) -> None:
+        self._ahead = ahead
+
+    async def take(self, offset: int, length: int) -> tuple[Any, list[str]] | None:
+        piece = await self._ahead.take(offset, length)
+        return (piece.bytes, str(piece.hashes).split()) if piece else None
+
+    async def close(self) -> None:
+        await self._ahead.close()
+
+
+def _read_ahead(name: str, piece: int, segment: int) -> OpfsAhead | None:
+    ahead = _opfs().readAhead(FOLDER, name, piece, segment, AHEAD_BYTES)
+    return OpfsAhead(ahead) if ahead else None
+
+
 class FetchResponse:
     """An answer of ``fetch``."""
 
@@ -215,5 +236,5 @@ async def browser_store() -> Store:
         files: Any = OpfsFiles(await _opfs().openFolder(FOLDER))
         await files.names()
     except (_js_error(), StorageError):
-        files = memory
-    return Store(files, memory, buffers, FetchNetwork())
+        return Store(memory, memory, buffers, FetchNetwork())
+    return Store(files, memory, buffers, FetchNetwork(), _read_ahead)

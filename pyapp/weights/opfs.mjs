@@ -130,6 +130,123 @@ export async function sha256Each(bytes, size) {
   return all.includes(null) ? null : all.join(" ");
 }
 
+/** A page that comes and goes lets go of what was read for nobody after so long. */
+const AHEAD_MS = 20_000;
+/** A worker that does not answer is ended. */
+const CLOSE_MS = 1_000;
+
+/** A stored file that another worker reads and hashes from its beginning, in pieces (read_ahead.mjs). */
+class ReadAhead {
+  #worker;
+  #piece;
+  #hold;
+  #pieces = new Map();
+  #waiting = new Map();
+  #seen = new Set();
+  #held = 0;
+  #ended = false;
+  #closed = null;
+  #told = () => {};
+  #timer = null;
+
+  constructor(order) {
+    this.#piece = order.piece;
+    this.#hold = order.hold;
+    this.#worker = new Worker(new URL("./read_ahead.mjs", import.meta.url), { type: "module" });
+    this.#worker.onmessage = ({ data }) => (data.end ? this.#end() : this.#keep(data));
+    this.#worker.onerror = (event) => {
+      event.preventDefault();
+      this.#end();
+    };
+    this.#worker.postMessage(order);
+    this.#touch();
+  }
+
+  /** {bytes, hashes} of the piece at `offset`; null where that is not to be had, or not any more, and nothing is then. */
+  async take(offset, length) {
+    this.#touch();
+    const piece = this.#kept(offset) ?? (await this.#coming(offset));
+    if (piece?.bytes.length !== length) {
+      this.close(); // who asks for something else will do so again, and nobody would make room
+      return null;
+    }
+    this.#worker.postMessage({ taken: length });
+    return piece;
+  }
+
+  #kept(offset) {
+    const piece = this.#pieces.get(offset);
+    this.#pieces.delete(offset);
+    this.#held -= piece?.bytes.length ?? 0;
+    return piece;
+  }
+
+  #coming(offset) {
+    if (this.#ended || this.#closed || offset % this.#piece || this.#seen.has(offset)) return null;
+    return new Promise((resolve) => {
+      this.#waiting.set(offset, resolve);
+      this.#unlock();
+    });
+  }
+
+  #keep(piece) {
+    if (this.#closed) return;
+    this.#seen.add(piece.at);
+    const waiting = this.#waiting.get(piece.at);
+    this.#waiting.delete(piece.at);
+    if (waiting) {
+      waiting(piece);
+    } else {
+      this.#pieces.set(piece.at, piece);
+      this.#held += piece.bytes.length;
+    }
+    this.#unlock();
+  }
+
+  /** Where the room is full of what nobody asks for, what is asked for would never come. */
+  #unlock() {
+    if (this.#waiting.size && this.#held >= this.#hold) this.close();
+  }
+
+  #end() {
+    this.#ended = true;
+    this.#worker.terminate();
+    for (const resolve of this.#waiting.values()) resolve(null);
+    this.#waiting.clear();
+    this.#told();
+  }
+
+  /** Forgets what has come. Resolves when the file is let go of. */
+  close() {
+    clearTimeout(this.#timer);
+    this.#pieces.clear();
+    this.#closed ??= new Promise((resolve) => {
+      if (this.#ended) return resolve();
+      const late = setTimeout(() => this.#end(), CLOSE_MS);
+      this.#told = () => {
+        clearTimeout(late);
+        resolve();
+      };
+      this.#worker.postMessage({ close: true });
+    });
+    return this.#closed;
+  }
+
+  #touch() {
+    clearTimeout(this.#timer);
+    if (!this.#closed) this.#timer = setTimeout(() => this.close(), AHEAD_MS);
+  }
+}
+
+/** Begins to read a file of a folder ahead; null where no worker can. `hold`: bytes that may wait to be taken. */
+export function readAhead(folder, name, piece, segment, hold) {
+  try {
+    return new ReadAhead({ folder, name, piece, segment, hold });
+  } catch {
+    return null;
+  }
+}
+
 export function allocate(size) {
   return checked(() => new Uint8Array(size));
 }

@@ -7,7 +7,8 @@ was damaged meanwhile is thrown away instead of being believed.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 from ..errors import BadArgument, BadWeights, Closed
 from .buffers import Buffer, Buffers
@@ -17,6 +18,29 @@ from .source import Bytes
 
 INDEX_VERSION = 1
 SEGMENT_BYTES = 1 << 20
+PIECE_BYTES = 4 << 20
+"""What is read ahead at a time: what the pool asks for (``gpu/residency.py``)."""
+
+
+class ReadAhead(Protocol):
+    """A stored file that is being read from its beginning, ``PIECE_BYTES`` at a time, beside all other work."""
+
+    async def take(self, offset: int, length: int) -> tuple[Buffer, list[str]] | None:
+        """The bytes from ``offset`` and the SHA-256 of each segment of them; None where they are not to be had so.
+        They are then read from the file, and nothing more is to be had here."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of the file, and of what was read."""
+        ...
+
+
+BeginReading = Callable[[str, int, int], ReadAhead | None]
+"""Of (file, bytes of a piece, bytes of a segment); None where that cannot be."""
+
+
+def no_reading_ahead(name: str, piece: int, segment: int) -> None:
+    """A ``BeginReading`` for storage that is read where it is wanted."""
 
 
 class PackedBlob:
@@ -28,8 +52,9 @@ class PackedBlob:
     """
 
     def __init__(
-        self, shelf: Shelf, files: Files, name: str, file: StoredFile, layout: PackLayout, hashes: list[str] | None
-    ) -> None:
+        self, shelf: Shelf, files: Files, name: str, file: StoredFile, layout: PackLayout, hashes: list[str] | None,
+        ahead: ReadAhead | None = None,
+    ) -> None:  # fmt: skip
         self.total = layout.total
         self._fingerprint = layout.fingerprint
         self._shelf, self._files, self._name, self._file = shelf, files, name, file
@@ -37,6 +62,7 @@ class PackedBlob:
         self._hashes = hashes or []
         self._checked = bytearray(-(-self.total // SEGMENT_BYTES))
         self._committed, self._closed = hashes is not None, False
+        self._ahead = ahead
 
     @property
     def persistent(self) -> bool:
@@ -83,8 +109,8 @@ class PackedBlob:
             if not self.persistent or all(self._checked[first:last]):
                 return self._file.read(offset, length)
             start, end = first * SEGMENT_BYTES, min(self.total, last * SEGMENT_BYTES)
-            whole = self._file.read(start, end - start)
-            await self._check(first, whole)
+            whole, hashes = await self._read(start, end - start)
+            self._check(range(first, last), hashes)
             return self._buffers.view(whole, offset - start, offset - start + length)
         except StorageError as error:
             await self.discard()
@@ -94,12 +120,26 @@ class PackedBlob:
                 repack=True,
             ) from None
 
-    async def _check(self, first: int, whole: Buffer) -> None:
-        """``whole``: the bytes from segment ``first`` on. Raises StorageError."""
-        for index, found in enumerate(await self._buffers.sha256_each(whole, SEGMENT_BYTES), first):
+    async def _read(self, start: int, length: int) -> tuple[Buffer, list[str]]:
+        """Whole segments, and their hashes. Raises StorageError."""
+        found = await self._ahead.take(start, length) if self._ahead else None
+        if found is None:
+            await self._stop_reading()
+            whole = self._file.read(start, length)
+            found = whole, await self._buffers.sha256_each(whole, SEGMENT_BYTES)
+        return found
+
+    def _check(self, segments: range, hashes: list[str]) -> None:
+        """``hashes``: of these segments as they were read. Raises StorageError."""
+        for index, found in zip(segments, hashes, strict=True):
             if found != self._hashes[index]:
                 raise StorageError(f"the bytes from {index * SEGMENT_BYTES} on have changed")
             self._checked[index] = 1
+
+    async def _stop_reading(self) -> None:
+        ahead, self._ahead = self._ahead, None
+        if ahead:
+            await ahead.close()
 
     async def discard(self) -> None:
         """Deletes the blob."""
@@ -112,6 +152,7 @@ class PackedBlob:
         if not self._closed:
             self._closed = True
             self._file.close()
+            await self._stop_reading()
 
     def _check_open(self) -> None:
         if self._closed:
@@ -165,14 +206,39 @@ class PackedBlob:
 class Shelf:
     """All packed blobs of one store."""
 
-    def __init__(self, files: Files, memory: MemoryFiles, buffers: Buffers) -> None:
+    def __init__(self, files: Files, memory: MemoryFiles, buffers: Buffers, begin_reading: BeginReading) -> None:
         self.files, self.memory, self.buffers = files, memory, buffers
         self.in_memory: set[str] = set()
         """Names of the finished blobs that are kept in memory."""
+        self._begin_reading = begin_reading
+        self._ahead: dict[str, ReadAhead] = {}
+        """What is read ahead and was not asked for yet, by the blob's name."""
 
     async def open(self, key: str, layout: PackLayout) -> PackedBlob | None:
         """The blob that was committed for this model and this layout, if there is one."""
         name = _name(key, layout)
+        ahead = self._ahead.pop(name, None)
+        await self._forget(key)
+        blob = await self._open(name, layout, ahead)
+        if ahead and (blob is None or not blob.persistent):
+            await ahead.close()
+        return blob
+
+    async def read_ahead(self, key: str) -> None:
+        """Begins to read the blob that was committed for this model, if there is one, before its layout is known:
+        who opens it finds its first bytes there. A model has one, but for what was left by an accident."""
+        names = await self._finished(key)
+        if len(names) == 1 and names[0] not in self._ahead:
+            ahead = self._begin_reading(f"{names[0]}.packed", PIECE_BYTES, SEGMENT_BYTES)
+            if ahead:
+                self._ahead[names[0]] = ahead
+
+    async def _forget(self, key: str) -> None:
+        """Stops reading blobs of a model that turned out to be of another layout: they are about to be deleted."""
+        for name in [name for name in self._ahead if name.startswith(f"{key}.pack-")]:
+            await self._ahead.pop(name).close()
+
+    async def _open(self, name: str, layout: PackLayout, ahead: ReadAhead | None) -> PackedBlob | None:
         file: StoredFile | None
         if name in self.in_memory and (file := await self.memory.open(f"{name}.packed")):
             return PackedBlob(self, self.memory, name, file, layout, [])
@@ -189,7 +255,7 @@ class Shelf:
                 file.close()
             await self.delete(self.files, name)
             return None
-        return PackedBlob(self, self.files, name, file, layout, hashes)
+        return PackedBlob(self, self.files, name, file, layout, hashes, ahead)
 
     async def create(self, key: str, layout: PackLayout) -> PackedBlob:
         """An empty blob to be written. Blobs of other layouts of this model are deleted."""
@@ -215,14 +281,16 @@ class Shelf:
 
     async def has(self, key: str) -> bool:
         """Whether storage holds a finished blob of this model, of whatever layout."""
+        return bool(await self._finished(key))
+
+    async def _finished(self, key: str) -> list[str]:
+        """The names of the finished blobs of a model in storage."""
         try:
             names = set(await self.files.names())
         except StorageError:
-            return False
-        return any(
-            name.startswith(f"{key}.pack-") and name.endswith(".index") and f"{name[:-6]}.packed" in names
-            for name in names
-        )
+            return []
+        found = [name[:-6] for name in names if name.startswith(f"{key}.pack-") and name.endswith(".index")]
+        return [name for name in found if f"{name}.packed" in names]
 
     async def delete(self, files: Files, name: str) -> None:
         """Deletes a blob: first the index, so that a half deleted one is an unfinished one."""

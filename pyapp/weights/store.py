@@ -29,7 +29,7 @@ from .files import Files, MemoryFiles, StorageError, delete_all, read_json, writ
 from .gguf import read_gguf
 from .manifest import URL_CHUNK_BYTES, Manifest, join_url, name_of_url, parse_manifest, url_key
 from .network import Network, get_json
-from .packed import PackedBlob, Shelf
+from .packed import BeginReading, PackedBlob, Shelf, no_reading_ahead
 from .packing import PackLayout, Progress
 from .source import Bytes, check_range
 
@@ -79,6 +79,11 @@ class StoredModel:
         if not isinstance(name, str):
             raise BadWeights(f"The manifest of {self.name} names no {field}.", reason="manifest")
         return await self._store.json_of(join_url(self._url, name), f"The {field} file of {self.name}", self.key)
+
+    async def read_ahead(self) -> None:
+        """Begins to read the packed weights that an earlier visit has kept, beside all other work, for
+        ``open_packed``. What is not opened within 20 seconds is forgotten."""
+        await self._store.shelf.read_ahead(self.key)
 
     async def release_chunks(self, keep_bytes: int) -> None:
         """Gives up what comes after the first ``keep_bytes`` (rounded up to chunks) once it is packed.
@@ -130,9 +135,16 @@ class ChunkSource:
 class Store:
     """Everything above over given files, buffers and network: ``browser`` gives the real ones, tests give others."""
 
-    def __init__(self, files: Files, memory: MemoryFiles, buffers: Buffers, network: Network) -> None:
+    def __init__(
+        self,
+        files: Files,
+        memory: MemoryFiles,
+        buffers: Buffers,
+        network: Network,
+        begin_reading: BeginReading = no_reading_ahead,
+    ) -> None:
         self.files, self.memory, self.buffers, self.network = files, memory, buffers, network
-        self.shelf = Shelf(files, memory, buffers)
+        self.shelf = Shelf(files, memory, buffers, begin_reading)
         self._turns: dict[str, asyncio.Lock] = {}
 
     async def ensure_model(self, url: str, progress: Progress, signal: AbortSignal | None = None) -> StoredModel:

@@ -54,6 +54,12 @@ async def roomy(python: PyodidePage, site: str) -> dict[str, Any]:
     return {**found, "model": model}
 
 
+async def test_a_later_visit_finds_its_weights_read_already(python: PyodidePage, roomy: dict[str, Any]) -> None:
+    found = await python.run(MODULE, "revisit", FILES, language=roomy["model"])
+    # What is read here are single rows, for the check of the kernels: the upload would be one read of everything.
+    assert max(length for _, length in found["read"]) < found["moved"] / 10
+
+
 def sound(found: dict[str, Any]) -> None:
     """What holds at any budget."""
     assert found["errors"] == []

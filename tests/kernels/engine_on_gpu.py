@@ -44,6 +44,36 @@ async def talk(
         assert engine.pool.live == 0
 
 
+async def revisit(language: str) -> dict[str, Any]:
+    """An engine of a model that an earlier one has packed: the bytes moved to the GPU, and those of packed weights
+    that this thread had to read for it."""
+    from pyapp.weights.browser import OpfsFiles
+
+    reads: list[tuple[int, int]] = []
+    open_file = OpfsFiles.open
+
+    async def counting(self: OpfsFiles, name: str, write: bool = False) -> Any:
+        file: Any = await open_file(self, name, write)
+        if file and name.endswith(".packed"):
+            read = file.read
+
+            def counted(offset: int, length: int) -> Any:
+                reads.append((offset, length))
+                return read(offset, length)
+
+            file.read = counted
+        return file
+
+    OpfsFiles.open = counting  # type: ignore[method-assign]
+    try:
+        engine = await _engine(language, None, 1 << 30)
+        moved = engine.residency.moved_bytes
+        await engine.close()
+    finally:
+        OpfsFiles.open = open_file  # type: ignore[method-assign]
+    return {"moved": moved, "read": reads}
+
+
 async def _talk(engine: Any, ids: list[int], n: int) -> dict[str, Any]:
     moved, picture = [], None
     greedy: list[int] = []

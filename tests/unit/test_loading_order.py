@@ -91,12 +91,15 @@ async def test_a_file_that_is_none_leaves_no_device_behind(monkeypatch: pytest.M
             await asyncio.sleep(0)
         raise BadModel("This is no model.")
 
+    async def nothing() -> None:
+        """There are no packed weights."""
+
     monkeypatch.setattr(engine_module, "_device", device)
     monkeypatch.setattr(LanguageModel, "open", head)
     with pytest.raises(BadModel, match="no model"):
         await Engine.create(
             adapter=SimpleNamespace(),  # type: ignore[arg-type]
-            budget=MIB, language=object(), vision=None, progress=lambda *report: None,
+            budget=MIB, language=SimpleNamespace(read_ahead=nothing), vision=None, progress=lambda *report: None,
         )  # fmt: skip
     comes.set()
     await asyncio.wait_for(closed.wait(), 2)
