@@ -17,8 +17,6 @@ from .source import Bytes
 from .store import Store
 
 FOLDER = "tandem-v1"
-AHEAD_BYTES = 128 << 20
-"""Of weights that were read ahead, how many may wait in this tab's memory for the GPU to take them."""
 _BUSY_TRIES = 6
 _BUSY_SECONDS = 0.25
 """The handles of a worker that was just ended are let go a moment later."""
@@ -177,7 +175,8 @@ class OpfsAhead:
 
 
 def _read_ahead(name: str, piece: int, segment: int) -> OpfsAhead | None:
-    ahead = _opfs().readAhead(FOLDER, name, piece, segment, AHEAD_BYTES)
+    opfs = _opfs()
+    ahead = opfs.readAhead(FOLDER, name, piece, segment, opfs.AHEAD_BYTES)
     return OpfsAhead(ahead) if ahead else None
 
 

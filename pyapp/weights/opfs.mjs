@@ -130,6 +130,8 @@ export async function sha256Each(bytes, size) {
   return all.includes(null) ? null : all.join(" ");
 }
 
+/** Of what was read ahead, how many bytes may wait to be taken: little where there is little memory, or nobody says. */
+export const AHEAD_BYTES = (globalThis.navigator?.deviceMemory >= 8 ? 128 : 32) << 20;
 /** A page that comes and goes lets go of what was read for nobody after so long. */
 const AHEAD_MS = 20_000;
 /** A worker that does not answer is ended. */
