@@ -5,7 +5,8 @@
 // and the partial sums meet by shuffles. The weights of STAGE blocks of each row are on their way at a time. INPUTS says
 // what the tile holds: tile_floats.wgsl, tile_digits.wgsl.
 // A short kernel waits for memory rather than for arithmetic, so everything that does not hang on the inputs (weights,
-// bias, what is added to) is asked for before them, and the step state's stop is looked at last.
+// bias, what is added to) is asked for before they are used, and the step state's stop is looked at last. The inputs are
+// asked for behind the weights, or, with INPUTS_FIRST, before them: products.py says when. They are one round of loads then.
 // Prologue and epilogue are those of linear.wgsl.
 enable subgroups;
 diagnostic(off, subgroup_uniformity);
@@ -25,31 +26,54 @@ var<workgroup> squares: array<f32, ${WG}>;
 //#if PROLOGUE == "attention_merge"
 //#include "merge_parts.wgsl"
 //#else
-// Fills the tile with the blocks from ``first`` on, zeros behind the last one: FILL vec4 at a time, so that their loads
-// overlap. Returns the squares that this invocation has seen.
+// FILL vec4 of the inputs, WG apart, on their way from memory.
+struct Asked {
+//#for j in FILL
+    v${j}: vec4f,
+//#if PROLOGUE == "rms_norm"
+    gain${j}: vec4f,
+//#endif
+//#endfor
+}
+
+// Asks for the token's vec4 from ``at`` on. Their loads overlap.
+fn ask(token: u32, at: u32) -> Asked {
+    var asked: Asked;
+//#for j in FILL
+    let at${j} = min(at + ${j * WG}u, NB * 8u - 1u);
+    asked.v${j} = x[token * NB * 8u + at${j}];
+//#if PROLOGUE == "rms_norm"
+    asked.gain${j} = gain[at${j}];
+//#endif
+//#endfor
+    return asked;
+}
+
+// Puts what was asked for from ``at`` on into the tile from its vec4 ``i`` on, zeros behind the last input. Returns the
+// sum of the squares.
+fn put_asked(asked: Asked, at: u32, i: u32) -> f32 {
+    var seen = 0.0;
+//#for j in FILL
+    {
+        let valid = i + ${j * WG}u < ${TILE * 8}u && at + ${j * WG}u < NB * 8u;
+        let v = select(vec4f(0.0), asked.v${j}, valid);
+//#if PROLOGUE == "rms_norm"
+        seen += dot(v, v);
+        put(i + ${j * WG}u, v * asked.gain${j});
+//#else
+        put(i + ${j * WG}u, v);
+//#endif
+    }
+//#endfor
+    return seen;
+}
+
+// Fills the tile with the blocks from ``first`` on. Returns the squares that this invocation has seen.
 fn fill(token: u32, first: u32, local: u32) -> f32 {
     var seen = 0.0;
     for (var round = 0u; round < ${-(-TILE * 8 // (WG * FILL))}u; round++) {
-//#for j in FILL
-        let i${j} = (round * ${FILL}u + ${j}u) * ${WG}u + local;
-        let at${j} = min(first * 8u + i${j}, NB * 8u - 1u);
-        let v${j} = x[token * NB * 8u + at${j}];
-//#if PROLOGUE == "rms_norm"
-        let gain${j} = gain[at${j}];
-//#endif
-//#endfor
-//#for j in FILL
-        {
-            let valid = i${j} < ${TILE * 8}u && first * 8u + i${j} < NB * 8u;
-            let v = select(vec4f(0.0), v${j}, valid);
-//#if PROLOGUE == "rms_norm"
-            seen += dot(v, v);
-            put(i${j}, v * gain${j});
-//#else
-            put(i${j}, v);
-//#endif
-        }
-//#endfor
+        let i = round * ${FILL * WG}u + local;
+        seen += put_asked(ask(token, first * 8u + i), first * 8u + i, i);
     }
     return seen;
 }
@@ -66,6 +90,9 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
     let token = 0u;
 //#endif
 //#include "product_rows.wgsl"
+//#if INPUTS_FIRST
+    let asked = ask(token, local);
+//#endif
 //#for i in STAGE
     let start${i} = min(lane + ${i * LANES}u, NB - 1u);
 //#for r in ROWS
@@ -96,7 +123,11 @@ fn main(@builtin(workgroup_id) group: vec3u, @builtin(local_invocation_index) lo
 //#if TILED
         workgroupBarrier();
 //#endif
+//#if INPUTS_FIRST
+        seen += put_asked(asked, local, local);
+//#else
         seen += fill(token, base, local);
+//#endif
 //#if PROLOGUE == "rms_norm"
         squares[local] = seen;
 //#endif

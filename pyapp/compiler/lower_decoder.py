@@ -75,9 +75,8 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
     last = op.attrs.get("x_row") == "last"
     tokens = 1 if prologue == "attention_merge" or last else x.shape[0]
     told = shapes.get(product_key(weight, prologue, epilogue))
-    kernel = product(
-        limits, weight, tokens, epilogue, told if told and usable(limits, weight, epilogue, told) else None
-    )
+    shape = told if told and usable(limits, weight, epilogue, told) else None
+    kernel = product(limits, weight, tokens, prologue, epilogue, shape)
     outputs = {"silu_mul": n_all // 2, "rope_cache": op.attrs.get("q_rows", n_all)}.get(epilogue, n_all)
     pieces = pieces_of(weight, limits)
     if len(pieces) > 1 and epilogue in ("silu_mul", "rope_cache"):

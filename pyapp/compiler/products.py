@@ -8,7 +8,7 @@ have ``linear.wgsl``, which needs neither.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any, Literal
 
@@ -38,6 +38,8 @@ PAIRED = ("silu_mul", "rope_cache")
 DIGIT_FORMATS, DIGIT_ROWS = ("s4", "q4"), 8192
 """Weights that are multiplied in whole numbers where a device does that well: from so many rows on it is worth what
 turning the inputs into digits takes (``docs/performance.md``)."""
+VOCABULARY_ROWS = 32768
+"""From so many rows on a product takes several waves of workgroups even on a large GPU."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ class Product:
 
 
 def product(
-    limits: DeviceLimits, weight: Tensor, tokens: int, epilogue: str, shape: VectorShape | None = None
+    limits: DeviceLimits, weight: Tensor, tokens: int, prologue: str, epilogue: str, shape: VectorShape | None = None
 ) -> Product:
     """The kernel for ``weight`` [N, K] times the inputs of so many tokens.
 
@@ -75,7 +77,7 @@ def product(
         return _matmul(tokens, weight.shape[0])
     if not _has_matvec(limits):
         return _linear(limits, tokens, weight.shape[0])
-    return _matvec(limits, weight, shape or vector_shape(limits, weight, epilogue))
+    return _matvec(limits, weight, prologue, shape or vector_shape(limits, weight, epilogue))
 
 
 def product_key(weight: Tensor, prologue: str, epilogue: str) -> str:
@@ -110,7 +112,7 @@ def _has_matvec(limits: DeviceLimits) -> bool:
 def usable(limits: DeviceLimits, weight: Tensor, epilogue: str, shape: VectorShape) -> bool:
     """Whether ``matvec.wgsl`` can have the shape for ``weight`` [N, K] on a device that runs it."""
     n = weight.shape[0]
-    kernel = _matvec(limits, weight, shape)
+    kernel = _matvec(limits, weight, "", shape)
     return (
         shape.lanes <= limits.subgroup
         and shape.workgroup <= limits.max_invocations
@@ -147,13 +149,15 @@ def vector_shape(limits: DeviceLimits, weight: Tensor, epilogue: str) -> VectorS
     """The shape that a product of ``weight`` [N, K] has unless it is told another.
 
     Few rows want many invocations each, and many of them to bring the inputs; the vocabulary's many rows want the
-    inputs read less often. As it was fastest within a step on an H200 (``docs/performance.md``).
+    inputs read less often. What may have its inputs first takes as many rows an invocation as that wants. As it was
+    fastest within a step on an H200 (``docs/performance.md``).
     """
     rows = weight.shape[0]
-    if rows >= 32768:
+    if rows >= VOCABULARY_ROWS:
         return VectorShape(lanes_for(limits, 8 if inputs_of(limits, weight) == "digits" else 4), 4, 128)
     if rows >= 8192:
-        return VectorShape(lanes_for(limits, 16), 2, 128)
+        four = VectorShape(lanes_for(limits, 16), 4, 128)
+        return four if _matvec(limits, weight, "", four).params["INPUTS_FIRST"] else replace(four, rows=2)
     if rows > 2048:
         return VectorShape(lanes_for(limits, 32), 2, 128)
     return VectorShape(lanes_for(limits, 32), 2 if rows >= 896 or epilogue in PAIRED else 1, 256)
@@ -166,8 +170,8 @@ def _linear(limits: DeviceLimits, tokens: int, n: int) -> Product:
     return Product("linear", params, WORKGROUP // lanes * rows, tile)
 
 
-def _matvec(limits: DeviceLimits, weight: Tensor, shape: VectorShape) -> Product:
-    k = weight.shape[1]
+def _matvec(limits: DeviceLimits, weight: Tensor, prologue: str, shape: VectorShape) -> Product:
+    n, k = weight.shape
     lanes, rows, workgroup = shape.lanes, shape.rows, shape.workgroup
     blocks = k // 32
     trips = ceil(blocks / lanes)
@@ -182,10 +186,17 @@ def _matvec(limits: DeviceLimits, weight: Tensor, shape: VectorShape) -> Product
         stage = max(1, min(stage, most // lanes))
         tile = max(1, most // (lanes * stage)) * lanes * stage
     fill = min(MOST_FILL, ceil(tile * 8 / workgroup))
+    inputs = inputs_of(limits, weight)
+    # The inputs are asked for before the weights where all workgroups fit a large GPU at once, which takes 4 rows an
+    # invocation: what counts then is the way from the launch over the inputs and the barrier to the products, and
+    # inputs behind all weights would wait for them. What takes several waves of workgroups streams better with its
+    # weights first, and so do floats. The inputs must be one round of loads, and no parts of attention to be merged.
+    first = inputs == "digits" and n < VOCABULARY_ROWS and rows >= 4 and ahead
+    first = first and tile * 8 <= workgroup * fill and prologue != "attention_merge"
     params = {
         "LANES": lanes, "LOG_LANES": lanes.bit_length() - 1, "ROWS": rows, "WG": workgroup,
         "TILE": tile, "TILED": tile < blocks, "STAGE": stage, "AHEAD": ahead, "FILL": fill,
-        "INPUTS": inputs_of(limits, weight),
+        "INPUTS": inputs, "INPUTS_FIRST": first,
     }  # fmt: skip
     return Product("matvec", params, workgroup // lanes * rows, 1)
 

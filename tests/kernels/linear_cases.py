@@ -91,10 +91,12 @@ def shapes() -> Iterator[Case]:
 
 
 def digits() -> Iterator[Case]:
-    """Products in whole numbers, which many rows have."""
+    """Products in whole numbers, which many rows have: with subgroups of 4 rows of up to 12 blocks have their inputs
+    asked for first, and longer ones the weights; with larger ones more have (``test_products.py``)."""
     for fmt, k, more in (
         ("s4", 32, {}), ("q4", 96, {"bias": True}), ("s4", 2144, {}),
         ("q4", 64, {"prologue": "rms_norm", "epilogue": "silu_mul"}), ("s4", 160, {"prologue": "rms_norm"}),
+        ("s4", 256, {"epilogue": "residual"}), ("q4", 416, {"prologue": "rms_norm", "epilogue": "silu_mul"}),
     ):  # fmt: skip
         words = "".join(f", {name}" for name in more)
         yield linear(f"{fmt}, 8202 rows of {k} in digits{words}", fmt, 8202, k, packed_dot=True, **more)

@@ -9,9 +9,10 @@ import pytest
 from pyapp.compiler.graph import Graph, Tensor
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import fuse
-from pyapp.compiler.products import VectorShape, candidates, inputs_of, product_key, vector_shape
+from pyapp.compiler.products import VectorShape, candidates, inputs_of, product, product_key, vector_shape
 from pyapp.gpu.limits import DeviceLimits
 from pyapp.models.decoder import build_graph, packed_shapes
+from tests.kernels.linear_cases import digits
 
 from .decoder_configs import QWEN25_15B
 
@@ -97,3 +98,57 @@ def test_many_rows_of_4_bits_are_multiplied_in_whole_numbers_where_a_device_does
     head = replace(HEAD, fmt="q8")
     assert (inputs_of(good, head), inputs_of(good, HEAD)) == ("floats", "digits")
     assert [vector_shape(good, each, "").lanes for each in (head, HEAD)] == [4, 8]
+
+
+def test_many_rows_have_their_inputs_asked_for_first_where_all_their_weights_are_on_their_way_at_once() -> None:
+    good = replace(GPU, packed_dot=True)
+
+    def made(limits: DeviceLimits, n: int, k: int, prologue: str = "rms_norm") -> tuple[int, bool]:
+        """(rows an invocation, whether the inputs come first)"""
+        params = product(limits, Tensor("w", (n, k), "weight", fmt="s4"), 1, prologue, "store").params
+        return params["ROWS"], params["INPUTS_FIRST"]
+
+    assert [made(good, n, 1536) for n in (8192, 17920, 32767)] == [(4, True)] * 3
+    assert made(good, 32768, 1536) == (4, False)  # a vocabulary
+    assert made(good, 8191, 1536) == (2, False)  # floats, as on a device that does not multiply bytes well
+    assert made(GPU, 17920, 1536) == (2, False)
+    # Longer rows, or fewer lanes that share them: more weights than an invocation asks for at once.
+    assert made(good, 17920, 1568) == (2, False)
+    assert made(replace(good, subgroup=8), 17920, 1536) == (2, False)
+    assert made(replace(good, subgroup=8), 17920, 768) == (4, True)
+    assert made(good, 17920, 1536, "attention_merge") == (4, False)
+
+
+def test_inputs_come_first_only_in_shapes_in_which_they_are_one_round_of_loads() -> None:
+    good, orders = replace(GPU, packed_dot=True), set()
+    for k in (32, 96, 1536, 2048, 8960):
+        weight = Tensor("w", (17920, k), "weight", fmt="s4")
+        for shape in candidates(good, weight, "silu_mul"):
+            params = product(good, weight, 1, "rms_norm", "silu_mul", shape).params
+            assert [params[name] for name in ("LANES", "ROWS", "WG")] == [shape.lanes, shape.rows, shape.workgroup]
+            orders.add((shape.rows, params["INPUTS_FIRST"]))
+            if params["INPUTS_FIRST"]:
+                assert (params["AHEAD"], params["TILED"]) == (True, False)
+                assert params["TILE"] * 32 == k
+                assert params["TILE"] * 8 <= params["WG"] * params["FILL"]
+    assert orders == {(2, False), (4, False), (4, True), (8, False), (8, True)}
+
+
+@pytest.mark.parametrize("subgroup", [4, 8, 16])
+def test_the_cases_of_kernels_have_products_in_digits_with_either_order(subgroup: int) -> None:
+    """What Chromium's emulated GPU runs (subgroups of 4), and Mesa's (``tests.kernels.native``)."""
+    first: dict[bool, set[str]] = {True: set(), False: set()}
+    fills = set()
+    for case in digits():
+        limits = replace(case.limits(DeviceLimits(max_workgroup_storage=32768)), subgroup=subgroup)
+        (dispatch,) = lower(case.graph, limits).dispatches
+        params = dict(dispatch.shader.params)
+        assert params["INPUTS"] == "digits"
+        if params["N"] < 32768:
+            first[params["INPUTS_FIRST"]].add(f"{params['PROLOGUE'] or 'plain'} {params['EPILOGUE']}")
+        if params["INPUTS_FIRST"]:
+            fills.add(params["FILL"])
+    assert first[True] == {"plain store", "plain residual", "rms_norm store", "rms_norm silu_mul"}
+    assert "plain store" in first[False]
+    assert ("rms_norm silu_mul" in first[False]) == (subgroup == 4)
+    assert fills == {4: {1}, 8: {1}, 16: {1, 3}}[subgroup]
