@@ -150,12 +150,13 @@ class Residency:
         return self.sets[name]
 
     async def ensure(self, name: str, progress: Progress | None = None) -> None:
-        """Makes a model's pinned blocks resident, the first ones first. ``progress(bytes there, bytes of them all)``.
+        """Makes a model's pinned blocks resident. ``progress(bytes there, bytes of them all)``.
 
         Callers hold the model's lease, or are the only ones yet (while the models are loaded): of two calls at a time
         one would take the room of what the other has just moved.
 
-        While a part is read and checked the next ones are asked for, across the borders of blocks and at multiples of
+        They come in the order of the blob, in which they may have been read ahead (``weights/packed.py``). While a part
+        is read and checked the next ones are asked for, across the borders of blocks and at multiples of
         ``UPLOAD_BYTES`` of the blob. A call that fails or is cancelled leaves what it had moved, and nothing half.
         """
         if self.whole(name):
@@ -164,6 +165,7 @@ class Residency:
         pinned = weights.pinned
         total = sum(weights.blocks[index].nbytes for index in pinned)
         parts = [part for index in pinned for part in self._missing(weights, index, aligned=True)]
+        parts.sort(key=lambda part: part.blob)
         done = total - sum(part.nbytes for part in parts)
         coming: deque[tuple[list[_Part], asyncio.Future[Any]]] = deque()
         reads = iter(_reads(parts))

@@ -18,12 +18,12 @@ from .source import Bytes
 
 INDEX_VERSION = 1
 SEGMENT_BYTES = 1 << 20
-PIECE_BYTES = 4 << 20
+READ_BYTES = 4 << 20
 """What is read ahead at a time: what the pool asks for (``gpu/residency.py``)."""
 
 
 class ReadAhead(Protocol):
-    """A stored file that is being read from its beginning, ``PIECE_BYTES`` at a time, beside all other work."""
+    """A stored file that is being read from its beginning, ``READ_BYTES`` at a time, beside all other work."""
 
     async def take(self, offset: int, length: int) -> tuple[Buffer, list[str]] | None:
         """The bytes from ``offset`` and the SHA-256 of each segment of them; None where they are not to be had so.
@@ -229,7 +229,7 @@ class Shelf:
         who opens it finds its first bytes there. A model has one, but for what was left by an accident."""
         names = await self._finished(key)
         if len(names) == 1 and names[0] not in self._ahead:
-            ahead = self._begin_reading(f"{names[0]}.packed", PIECE_BYTES, SEGMENT_BYTES)
+            ahead = self._begin_reading(f"{names[0]}.packed", READ_BYTES, SEGMENT_BYTES)
             if ahead:
                 self._ahead[names[0]] = ahead
 

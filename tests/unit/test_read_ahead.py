@@ -12,7 +12,7 @@ import pytest
 from pyapp.errors import BadWeights
 from pyapp.weights.buffers import NumpyBuffers
 from pyapp.weights.files import MemoryFiles
-from pyapp.weights.packed import PIECE_BYTES, SEGMENT_BYTES, PackedBlob, ReadAhead
+from pyapp.weights.packed import READ_BYTES, SEGMENT_BYTES, PackedBlob, ReadAhead
 from pyapp.weights.store import Store
 from tests.unit.store_fakes import FakeDisk, FakeServer, layout_of
 
@@ -51,7 +51,7 @@ class Visit:
         self.store = Store(disk, MemoryFiles(buffers), buffers, FakeServer(), self._begin)
 
     def _begin(self, name: str, piece: int, segment: int) -> ReadAhead | None:
-        assert (piece, segment) == (PIECE_BYTES, SEGMENT_BYTES)
+        assert (piece, segment) == (READ_BYTES, SEGMENT_BYTES)
         self.begun.append(FakeAhead(self.disk, name, self.gives))
         return self.begun[-1]
 
@@ -76,19 +76,19 @@ async def disk() -> AsyncIterator[FakeDisk]:
 
 async def whole(blob: PackedBlob) -> np.ndarray:
     """As the pool reads: pieces at multiples of their size, four at a time."""
-    starts = range(0, blob.total, PIECE_BYTES)
+    starts = range(0, blob.total, READ_BYTES)
     limit = asyncio.Semaphore(4)
 
     async def read(start: int) -> np.ndarray:
         async with limit:
-            return np.asarray(await blob.read_js(start, min(PIECE_BYTES, blob.total - start)))
+            return np.asarray(await blob.read_js(start, min(READ_BYTES, blob.total - start)))
 
     return np.concatenate(await asyncio.gather(*map(read, starts)))
 
 
 def test_the_layout_spans_several_pieces() -> None:
-    assert LAYOUT.total > 2 * PIECE_BYTES
-    assert LAYOUT.total % PIECE_BYTES
+    assert LAYOUT.total > 2 * READ_BYTES
+    assert LAYOUT.total % READ_BYTES
 
 
 @pytest.mark.parametrize("gives", [99, 0, 1, 2])
@@ -97,7 +97,7 @@ async def test_the_bytes_are_the_same_however_many_come_that_way(disk: FakeDisk,
     blob = await visit.opened()
     np.testing.assert_array_equal(await whole(blob), CONTENT)
     (ahead,) = visit.begun
-    assert ahead.taken == min(gives, -(-LAYOUT.total // PIECE_BYTES))
+    assert ahead.taken == min(gives, -(-LAYOUT.total // READ_BYTES))
     np.testing.assert_array_equal(await whole(blob), CONTENT)  # once more, without it
     await blob.close()
     assert ahead.closed
@@ -105,12 +105,12 @@ async def test_the_bytes_are_the_same_however_many_come_that_way(disk: FakeDisk,
 
 async def test_damage_is_found_in_what_was_read_ahead(disk: FakeDisk) -> None:
     (name,) = [name for name in disk.content if name.endswith(".packed")]
-    disk.content[name][PIECE_BYTES + 5] ^= 1
+    disk.content[name][READ_BYTES + 5] ^= 1
     visit = Visit(disk)
     blob = await visit.opened()
-    np.testing.assert_array_equal(await blob.read_js(0, PIECE_BYTES), CONTENT[:PIECE_BYTES])
+    np.testing.assert_array_equal(await blob.read_js(0, READ_BYTES), CONTENT[:READ_BYTES])
     with pytest.raises(BadWeights, match="damaged"):
-        await blob.read_js(PIECE_BYTES, PIECE_BYTES)
+        await blob.read_js(READ_BYTES, READ_BYTES)
     assert visit.begun[0].closed
     assert not disk.content
 

@@ -23,6 +23,7 @@ from pyapp.models.decoder import expected_shapes
 from pyapp.models.decoder_weights import recipes_by_block
 from pyapp.models.efficientnet import build_graph, pack_layout
 from pyapp.weights.blocks import Block, blocks_of
+from pyapp.weights.packed import READ_BYTES
 from pyapp.weights.packing import Entry, plan_layout
 
 from .decoder_configs import SMOLLM2
@@ -380,7 +381,11 @@ async def test_the_real_models_move_their_overlap_and_no_more(part: int) -> None
     language, vision = plan_layout(recipes_by_block(SMOLLM2, tensors)), pack_layout(build_graph())
 
     class Zeros:
+        def __init__(self) -> None:
+            self.reads: list[tuple[int, int]] = []
+
         async def read_js(self, offset: int, length: int) -> bytes:
+            self.reads.append((offset, length))
             return bytes(length)
 
         async def close(self) -> None: ...
@@ -391,6 +396,7 @@ async def test_the_real_models_move_their_overlap_and_no_more(part: int) -> None
     slab = language.total + vision.total - overlap
     await pool.add_slabs("weights", slab, 0)
     residency = Residency(device, pool)
+    readers = {"language": Zeros(), "vision": Zeros()}
     for name, layout, blocks in (
         ("language", language, blocks_of(language)),
         ("vision", vision, blocks_of(vision, by_rows=False)),
@@ -398,9 +404,12 @@ async def test_the_real_models_move_their_overlap_and_no_more(part: int) -> None
         placement = place(blocks, [slab], downward=name == "vision")
         assert not placement.streamed
         assert all(len(runs) == 1 for runs in placement.pieces(blocks).values())  # every weight is one binding
-        residency.register(name, blocks, placement, layout.entries, Zeros())
+        residency.register(name, blocks, placement, layout.entries, readers[name])
     for turn, name in enumerate(("vision", "language") * 3):
         before = device.written
         await residency.ensure(name)
         if turn > 1:
             assert device.written - before == overlap
+        else:  # the whole blob, as it is read ahead
+            total = {"language": language, "vision": vision}[name].total
+            assert readers[name].reads == [(at, min(READ_BYTES, total - at)) for at in range(0, total, READ_BYTES)]
