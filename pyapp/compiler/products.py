@@ -39,7 +39,8 @@ DIGIT_FORMATS, DIGIT_ROWS = ("s4", "q4"), 8192
 """Weights that are multiplied in whole numbers where a device does that well: from so many rows on it is worth what
 turning the inputs into digits takes (``docs/performance.md``)."""
 VOCABULARY_ROWS = 32768
-"""From so many rows on a product takes several waves of workgroups even on a large GPU."""
+"""From so many rows on a product takes several waves of workgroups even on a large GPU, as an H200 is. Of a smaller one
+nothing was measured, and WebGPU does not say how many processors there are."""
 
 
 @dataclass(frozen=True)

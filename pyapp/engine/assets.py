@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +22,26 @@ def shader_text(name: str) -> str:
     if packaged.is_file():
         return packaged.read_text(encoding="utf-8")
     return (Path(__file__).parents[2] / "shaders" / name).read_text(encoding="utf-8")
+
+
+@asynccontextmanager
+async def reading_ahead(*models: Any | None) -> AsyncIterator[None]:
+    """Meanwhile the packed weights that earlier visits have kept of these stored models (or None) are being read, in
+    this order. What was not opened by then is let go of."""
+    stored = [model for model in models if model is not None]
+
+    async def begin() -> None:
+        for model in stored:
+            await model.read_ahead()
+
+    begun = asyncio.ensure_future(begin())  # not waited for: nothing hangs on it
+    try:
+        yield
+    finally:
+        begun.cancel()
+        await asyncio.gather(begun, return_exceptions=True)
+        for model in stored:
+            await model.stop_reading_ahead()
 
 
 async def packed_blob(key: str, layout: PackLayout, fill: Callable[[Any], Awaitable[None]], progress: Progress) -> Any:

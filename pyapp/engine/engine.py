@@ -24,7 +24,7 @@ from ..text.sampling import SamplingParams
 from . import language as language_module
 from . import selfcheck
 from . import vision as vision_module
-from .assets import Progress, shader_text
+from .assets import Progress, reading_ahead, shader_text
 from .generation import Generation
 from .language import LanguageModel, LanguageRunner
 from .loading import load
@@ -94,25 +94,23 @@ class Engine:
         # The GPU's process is busy with the device while the heads are read here, and with the kernels while the
         # vocabulary is. A file that cannot run is found out before the device is asked for memory.
         opening = asyncio.ensure_future(_device(found, limits))
-        try:
-            for stored in (vision, language):  # in the order in which they are uploaded
-                if stored:
-                    await stored.read_ahead()
-            with timeline.stage("language head", "language file"):
-                language_model = await LanguageModel.open(language) if language else None
-            with timeline.stage("vision head", "vision file"):
-                vision_model = await VisionModel.open(vision) if vision else None
-        except BaseException:
-            opening.add_done_callback(_unwanted)  # not waited for: a GPU that hangs would keep the error
-            raise
-        engine = cls(await opening, budget)
+        async with reading_ahead(vision, language):  # in the order in which they are uploaded
+            try:
+                with timeline.stage("language head", "language file"):
+                    language_model = await LanguageModel.open(language) if language else None
+                with timeline.stage("vision head", "vision file"):
+                    vision_model = await VisionModel.open(vision) if vision else None
+            except BaseException:
+                opening.add_done_callback(_unwanted)  # not waited for: a GPU that hangs would keep the error
+                raise
+            engine = cls(await opening, budget)
 
-        def read_text() -> None:
-            if language_model:
-                with timeline.stage("tokenizer", "language head"):
-                    engine.tokenizer, engine.chat = _text_of(language_model)
+            def read_text() -> None:
+                if language_model:
+                    with timeline.stage("tokenizer", "language head"):
+                        engine.tokenizer, engine.chat = _text_of(language_model)
 
-        await engine._load(language_model, vision_model, progress, stream_below, verdicts, shapes, read_text)
+            await engine._load(language_model, vision_model, progress, stream_below, verdicts, shapes, read_text)
         return engine
 
     @classmethod

@@ -175,8 +175,7 @@ class OpfsAhead:
 
 
 def _read_ahead(name: str, piece: int, segment: int) -> OpfsAhead | None:
-    opfs = _opfs()
-    ahead = opfs.readAhead(FOLDER, name, piece, segment, opfs.AHEAD_BYTES)
+    ahead = _opfs().readAhead(FOLDER, name, piece, segment)
     return OpfsAhead(ahead) if ahead else None
 
 

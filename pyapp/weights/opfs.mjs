@@ -67,6 +67,16 @@ class OpfsFile {
   }
 }
 
+/** Whether files can be open for reading side by side: known once one was opened. An older browser knows no `mode`. */
+let shared = false;
+
+const modeOf = (write) => ({
+  get mode() {
+    shared = true;
+    return write ? "readwrite" : "read-only";
+  },
+});
+
 /** A flat folder of OPFS. */
 class OpfsFolder {
   #folder;
@@ -85,7 +95,7 @@ class OpfsFolder {
         if (error.name === "NotFoundError" && !write) return null;
         throw error;
       }
-      return new OpfsFile(await entry.createSyncAccessHandle({ mode: write ? "readwrite" : "read-only" }));
+      return new OpfsFile(await entry.createSyncAccessHandle(modeOf(write)));
     });
   }
 
@@ -130,11 +140,13 @@ export async function sha256Each(bytes, size) {
   return all.includes(null) ? null : all.join(" ");
 }
 
-/** Of what was read ahead, how many bytes may wait to be taken: little where there is little memory, or nobody says. */
-export const AHEAD_BYTES = (globalThis.navigator?.deviceMemory >= 8 ? 128 : 32) << 20;
+/** Of one file, how many bytes may wait to be taken: few where there is little memory, or nobody says. */
+const AHEAD_BYTES = (globalThis.navigator?.deviceMemory >= 8 ? 128 : 32) << 20;
 /** A page that comes and goes lets go of what was read for nobody after so long. */
 const AHEAD_MS = 20_000;
-/** A worker that does not answer is ended. */
+/** A worker that has not opened the file by then is ended: it lies here to be read. */
+const START_MS = 3_000;
+/** So is one that does not let go of it. */
 const CLOSE_MS = 1_000;
 
 /** A stored file that another worker reads and hashes from its beginning, in pieces (read_ahead.mjs). */
@@ -150,18 +162,27 @@ class ReadAhead {
   #closed = null;
   #told = () => {};
   #timer = null;
+  #starting;
 
   constructor(order) {
     this.#piece = order.piece;
     this.#hold = order.hold;
     this.#worker = new Worker(new URL("./read_ahead.mjs", import.meta.url), { type: "module" });
-    this.#worker.onmessage = ({ data }) => (data.end ? this.#end() : this.#keep(data));
+    this.#worker.onmessage = ({ data }) => this.#hear(data);
+    this.#worker.onmessageerror = () => this.#end();
     this.#worker.onerror = (event) => {
       event.preventDefault();
       this.#end();
     };
     this.#worker.postMessage(order);
+    this.#starting = setTimeout(() => this.#end(), START_MS);
     this.#touch();
+  }
+
+  #hear(data) {
+    if (data.opened) clearTimeout(this.#starting);
+    else if (data.end) this.#end();
+    else this.#keep(data);
   }
 
   /** {bytes, hashes} of the piece at `offset`; null where that is not to be had, or not any more, and nothing is then. */
@@ -184,7 +205,8 @@ class ReadAhead {
   }
 
   #coming(offset) {
-    if (this.#ended || this.#closed || offset % this.#piece || this.#seen.has(offset)) return null;
+    const known = this.#seen.has(offset) || this.#waiting.has(offset);
+    if (this.#ended || this.#closed || offset % this.#piece || known) return null;
     return new Promise((resolve) => {
       this.#waiting.set(offset, resolve);
       this.#unlock();
@@ -212,6 +234,7 @@ class ReadAhead {
 
   #end() {
     this.#ended = true;
+    clearTimeout(this.#starting);
     this.#worker.terminate();
     for (const resolve of this.#waiting.values()) resolve(null);
     this.#waiting.clear();
@@ -240,8 +263,9 @@ class ReadAhead {
   }
 }
 
-/** Begins to read a file of a folder ahead; null where no worker can. `hold`: bytes that may wait to be taken. */
-export function readAhead(folder, name, piece, segment, hold) {
+/** Begins to read a file of a folder ahead; null where nobody else can. `hold`: bytes that may wait to be taken. */
+export function readAhead(folder, name, piece, segment, hold = AHEAD_BYTES) {
+  if (!shared) return null;
   try {
     return new ReadAhead({ folder, name, piece, segment, hold });
   } catch {

@@ -62,6 +62,7 @@ class PackedBlob:
         self._hashes = hashes or []
         self._checked = bytearray(-(-self.total // SEGMENT_BYTES))
         self._committed, self._closed = hashes is not None, False
+        self._damage = ""
         self._ahead = ahead
 
     @property
@@ -113,18 +114,19 @@ class PackedBlob:
             self._check(range(first, last), hashes)
             return self._buffers.view(whole, offset - start, offset - start + length)
         except StorageError as error:
+            self._check_open()  # where it was closed meanwhile nothing is damaged
+            self._damage = str(error)
             await self.discard()
-            raise BadWeights(
-                f"The stored weights are damaged ({error}); they have been deleted and will be made again.",
-                reason="storage",
-                repack=True,
-            ) from None
+            self._check_open()
+            raise
 
     async def _read(self, start: int, length: int) -> tuple[Buffer, list[str]]:
-        """Whole segments, and their hashes. Raises StorageError."""
+        """Whole segments, and their hashes. What was read ahead is whole pieces: blocks that take turns in a window,
+        and a second reading, have no use for it. Raises StorageError."""
         found = await self._ahead.take(start, length) if self._ahead else None
         if found is None:
             await self._stop_reading()
+            self._check_open()
             whole = self._file.read(start, length)
             found = whole, await self._buffers.sha256_each(whole, SEGMENT_BYTES)
         return found
@@ -155,6 +157,12 @@ class PackedBlob:
             await self._stop_reading()
 
     def _check_open(self) -> None:
+        if self._closed and self._damage:  # the same for all who were reading, whoever of them saw it
+            raise BadWeights(
+                f"The stored weights are damaged ({self._damage}); they have been deleted and will be made again.",
+                reason="storage",
+                repack=True,
+            )
         if self._closed:
             raise Closed("These packed weights have been closed or deleted; open them again.")
 
@@ -218,10 +226,13 @@ class Shelf:
         """The blob that was committed for this model and this layout, if there is one."""
         name = _name(key, layout)
         ahead = self._ahead.pop(name, None)
-        await self._forget(key)
-        blob = await self._open(name, layout, ahead)
-        if ahead and (blob is None or not blob.persistent):
-            await ahead.close()
+        blob = None
+        try:
+            await self.stop_reading_ahead(key)  # of another layout: they are about to be deleted
+            blob = await self._open(name, layout, ahead)
+        finally:
+            if ahead and (blob is None or not blob.persistent):
+                await ahead.close()
         return blob
 
     async def read_ahead(self, key: str) -> None:
@@ -233,10 +244,12 @@ class Shelf:
             if ahead:
                 self._ahead[names[0]] = ahead
 
-    async def _forget(self, key: str) -> None:
-        """Stops reading blobs of a model that turned out to be of another layout: they are about to be deleted."""
+    async def stop_reading_ahead(self, key: str) -> None:
+        """Lets go of what was read of a model and not opened."""
         for name in [name for name in self._ahead if name.startswith(f"{key}.pack-")]:
-            await self._ahead.pop(name).close()
+            ahead = self._ahead.pop(name, None)
+            if ahead:
+                await ahead.close()
 
     async def _open(self, name: str, layout: PackLayout, ahead: ReadAhead | None) -> PackedBlob | None:
         file: StoredFile | None
@@ -253,6 +266,8 @@ class Shelf:
         if file is None or file.size != layout.total:
             if file is not None:
                 file.close()
+            if ahead:
+                await ahead.close()  # a file that somebody reads cannot be deleted
             await self.delete(self.files, name)
             return None
         return PackedBlob(self, self.files, name, file, layout, hashes, ahead)

@@ -2,9 +2,10 @@
 // it runs in busy with other work meanwhile (opfs.mjs has the other end).
 //
 // In: {folder, name, piece, segment, hold} once, then {taken: bytes}, then perhaps {close: true}.
-// Out: {at, bytes, hashes} of each piece, whatever order they are hashed in, then {end: true}.
+// Out: {opened: true}, {at, bytes, hashes} of each piece, whatever order they are hashed in, then {end: true}.
+// Whatever is not read here is read where it is wanted, and what is wrong with it shows there.
 
-import { sha256Each } from "./opfs.mjs";
+import { openFolder, sha256Each } from "./opfs.mjs";
 
 /** Pieces that are hashed while the next one is read. */
 const HASHING = 3;
@@ -13,55 +14,44 @@ let held = 0;
 let closed = false;
 let awake = () => {};
 
-/** The file, for reading beside others. An older browser knows no such thing: its handle would keep everyone out. */
-async function open(folder, name) {
-  const root = await navigator.storage.getDirectory();
-  const entry = await (await root.getDirectoryHandle(folder)).getFileHandle(name);
-  let known = false;
-  const mode = {
-    get mode() {
-      known = true;
-      return "read-only";
-    },
-  };
-  const handle = await entry.createSyncAccessHandle(mode);
-  if (known) return handle;
-  handle.close();
-  throw new Error("files cannot be read side by side here");
+function stop() {
+  closed = true;
+  awake();
 }
 
 async function send(at, bytes, segment) {
-  const hashes = await sha256Each(bytes, segment);
-  if (hashes !== null) self.postMessage({ at, bytes, hashes }, [bytes.buffer]);
+  const hashes = await sha256Each(bytes, segment).catch(() => null);
+  if (hashes === null) stop();
+  else self.postMessage({ at, bytes, hashes }, [bytes.buffer]);
 }
 
 async function run({ folder, name, piece, segment, hold }) {
-  const handle = await open(folder, name);
+  const file = await (await openFolder(folder)).open(name, false);
+  if (!file) return;
+  self.postMessage({ opened: true });
+  const hashing = [];
   try {
-    const size = handle.getSize();
-    const hashing = [];
-    for (let at = 0; at < size && !closed; at += piece) {
+    const size = file.size();
+    for (let at = 0; at < size; at += piece) {
       while (held >= hold && !closed) await new Promise((resolve) => (awake = resolve));
       if (closed) break;
-      const bytes = new Uint8Array(Math.min(piece, size - at));
-      if (handle.read(bytes, { at }) !== bytes.length) break;
+      const bytes = file.read(at, Math.min(piece, size - at));
       held += bytes.length;
       hashing.push(send(at, bytes, segment));
       if (hashing.length >= HASHING) await hashing.shift();
     }
-    await Promise.all(hashing);
   } finally {
-    handle.close();
+    file.close();
+    await Promise.all(hashing);
   }
 }
 
 self.onmessage = ({ data }) => {
   if (data.folder) {
-    // Whatever is not read here is read where it is wanted, and what is wrong with it shows there.
     run(data).catch(() => {}).finally(() => self.postMessage({ end: true }));
     return;
   }
   held -= data.taken ?? 0;
-  closed ||= Boolean(data.close);
-  awake();
+  if (data.close) stop();
+  else awake();
 };

@@ -82,8 +82,12 @@ class StoredModel:
 
     async def read_ahead(self) -> None:
         """Begins to read the packed weights that an earlier visit has kept, beside all other work, for
-        ``open_packed``. What is not opened within 20 seconds is forgotten."""
+        ``open_packed``."""
         await self._store.shelf.read_ahead(self.key)
+
+    async def stop_reading_ahead(self) -> None:
+        """Lets go of them where they were not opened."""
+        await self._store.shelf.stop_reading_ahead(self.key)
 
     async def release_chunks(self, keep_bytes: int) -> None:
         """Gives up what comes after the first ``keep_bytes`` (rounded up to chunks) once it is packed.

@@ -6,7 +6,7 @@ other asyncio tests of the run. All tests here share the session's loop.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 import pytest
 import pytest_asyncio
-from playwright.async_api import Browser, ConsoleMessage, Page, Request, async_playwright, expect
+from playwright.async_api import Browser, BrowserContext, ConsoleMessage, Page, Request, async_playwright, expect
+
+from .store_site import StoreSite
 
 HERE = Path(__file__).parent
 # Nothing but this machine can be reached: a request to another host fails, and is reported too.
@@ -119,3 +121,34 @@ async def open_page(browser: Browser, site: str, watch: Watch) -> AsyncIterator[
 async def page(open_page: Open) -> Page:
     """An empty page (``about:blank``), watched."""
     return await open_page("")
+
+
+@pytest.fixture(scope="session")
+def store_server(dist: Path) -> Iterator[tuple[str, StoreSite]]:
+    """The address of a site for the tests of the store, and what it has."""
+    from pyapp.setup.serve import make_app, serving
+
+    site = StoreSite(make_app(dist))
+    with serving(site) as url:
+        yield url, site
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def lasting(chromium: Path, tmp_path: Path) -> AsyncIterator[BrowserContext]:
+    """An ordinary profile on disk, where all of Playwright's other contexts are private windows."""
+    from pyapp.setup.browser import flags
+
+    async with async_playwright() as playwright:
+        context = await playwright.chromium.launch_persistent_context(
+            tmp_path / "profile", executable_path=chromium, args=flags("software"), headless=True
+        )
+        yield context
+        await context.close()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def private(browser: Browser) -> AsyncIterator[BrowserContext]:
+    """A private window."""
+    context = await browser.new_context()
+    yield context
+    await context.close()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from playwright.async_api import BrowserContext, Page
 
-from .store_site import Fault, StoreSite, open_store, python
-from .test_store import MODEL, URL, context, lasting, packed_digest  # noqa: F401
+from .store_site import StoreSite, open_store, python
+from .test_store import MODEL, URL, packed_digest
 
 READS = (
-    """
+    f"URL = {URL!r}"
+    + """
 import pyapp.weights.browser as browser
 reads = []
 if not hasattr(browser.OpfsFile, "counted"):
@@ -36,34 +35,24 @@ async def pieces(blob):
 async def visit():
     global store, model
     store = await browser_store()
-    model = await store.ensure_model(%r, progress)
+    model = await store.ensure_model(URL, progress)
     await model.read_ahead()
     return await packed(store, model)
 """
-    % URL
 )
 
 
 @pytest.fixture
-def model_site(store_server: tuple[str, StoreSite]) -> Iterator[str]:  # noqa: F811
+def model_site(store_server: tuple[str, StoreSite]) -> str:
     url, site = store_server
     site.faults.clear()
     site.files[URL] = MODEL
-    yield url
+    return url
 
 
-@pytest.fixture(scope="session")
-def store_server(dist: Path) -> Iterator[tuple[str, StoreSite]]:
-    from pyapp.setup.serve import make_app, serving
-
-    site = StoreSite(make_app(dist))
-    with serving(site) as url:
-        yield url, site
-
-
-async def prepared(context: BrowserContext, url: str) -> Page:  # noqa: F811
+async def prepared(window: BrowserContext, url: str) -> Page:
     """A page after a first visit, which packs."""
-    page = await open_store(context, url)
+    page = await open_store(window, url)
     await python(page, READS)
     await python(page, "_, blob = await visit()\nawait blob.close()\nreads.clear()\nNone")
     return page
@@ -77,10 +66,10 @@ async def said(page: Page, code: str) -> Any:
 async def test_a_later_visit_reads_nothing_itself(
     model_site: str,
     window: str,
-    context: BrowserContext,
-    lasting: BrowserContext,  # noqa: F811
+    private: BrowserContext,
+    lasting: BrowserContext,
 ) -> None:
-    page = await prepared(context if window == "private" else lasting, model_site)
+    page = await prepared(private if window == "private" else lasting, model_site)
     found = await said(
         page,
         """
@@ -101,9 +90,9 @@ out""",
 
 async def test_damage_is_found_in_what_was_read_ahead(
     model_site: str,
-    context: BrowserContext,  # noqa: F811
+    private: BrowserContext,
 ) -> None:
-    page = await prepared(context, model_site)
+    page = await prepared(private, model_site)
     answer = await python(
         page,
         """
@@ -126,10 +115,10 @@ await attempt(pieces(blob))""",
 
 async def test_another_layout_is_made_where_the_old_one_was_being_read(
     model_site: str,
-    context: BrowserContext,  # noqa: F811
+    private: BrowserContext,
 ) -> None:
     """The worker's handle must be let go of first, or the new one would have to live in memory."""
-    page = await prepared(context, model_site)
+    page = await prepared(private, model_site)
     found = await said(
         page,
         """
@@ -147,9 +136,9 @@ out""",
 
 async def test_it_waits_for_room_and_nobody_waits_for_it_in_vain(
     model_site: str,
-    context: BrowserContext,  # noqa: F811
+    private: BrowserContext,
 ) -> None:
-    page = await prepared(context, model_site)
+    page = await prepared(private, model_site)
     found = await said(
         page,
         """
@@ -175,32 +164,30 @@ out""",
     assert twice == [wanted[0], None, None]
 
 
+@pytest.mark.parametrize("older", [False, True])
 async def test_a_browser_in_which_readers_shut_each_other_out_is_left_alone(
-    store_server: tuple[str, StoreSite],
     model_site: str,
-    context: BrowserContext,  # noqa: F811
+    private: BrowserContext,
+    older: bool,
 ) -> None:
-    """An older one whose ``createSyncAccessHandle`` knows no ``mode``: that of the worker is made to be such."""
-    _, site = store_server
-    older = """
-const open = FileSystemFileHandle.prototype.createSyncAccessHandle;
-FileSystemFileHandle.prototype.createSyncAccessHandle = function () { return open.call(this); };
-"""
-    for name, before in (("opfs.mjs", ""), ("read_ahead.mjs", older)):
-        text = (Path(__file__).parents[2] / "pyapp" / "weights" / name).read_text()
-        site.files[f"/faulty/{name}"] = (before + text).encode()
-        site.faults[f"/faulty/{name}"] = [Fault(content_type="text/javascript")] * 2
-    page = await prepared(context, model_site)
+    """An older one whose ``createSyncAccessHandle`` knows no ``mode``."""
+    page = await prepared(private, model_site)
     found = await said(
         page,
-        """
+        f"""
 from pyodide.code import run_js
-module = await run_js("import('/faulty/opfs.mjs')")
+if {older}:
+    run_js('''
+        const open = FileSystemFileHandle.prototype.createSyncAccessHandle;
+        FileSystemFileHandle.prototype.createSyncAccessHandle = function () {{ return open.call(this); }};
+    ''')
+module = await run_js("import('/opfs.mjs?anew')")  # as a new visit has it
 name = next(name for name in await store.files.names() if name.endswith(".packed"))
-ahead = module.readAhead(browser.FOLDER, name, PIECE, 1 << 20, PIECE)
-piece = await ahead.take(0, PIECE)
-file = await store.files.open(name, write=True)
-file.close()
-json.dumps([piece is None or not piece, file is not None])""",
+folder = await module.openFolder(browser.FOLDER)
+(await folder.open(name, False)).close()
+ahead = module.readAhead(browser.FOLDER, name, PIECE, 1 << 20)
+piece = ahead and await ahead.take(0, PIECE)
+ahead and await ahead.close()
+json.dumps(bool(piece))""",
     )
-    assert found == [True, True]
+    assert found is not older

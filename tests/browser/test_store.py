@@ -7,14 +7,12 @@ import hashlib
 import json
 import struct
 import threading
-from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
-import pytest_asyncio
-from playwright.async_api import Browser, BrowserContext, Page, async_playwright
+from playwright.async_api import Browser, BrowserContext, Page
 
 from pyapp.weights.packing import pack
 from pyapp.weights.source import BytesSource
@@ -69,15 +67,6 @@ async def packed_digest() -> str:
     return hashlib.sha256(blob.tobytes()).hexdigest()
 
 
-@pytest.fixture(scope="session")
-def store_server(dist: Path) -> Iterator[tuple[str, StoreSite]]:
-    from pyapp.setup.serve import make_app, serving
-
-    site = StoreSite(make_app(dist))
-    with serving(site) as url:
-        yield url, site
-
-
 @pytest.fixture
 def served(store_server: tuple[str, StoreSite]) -> Iterator[tuple[str, StoreSite]]:
     """The site with a fresh model on it, and no faults."""
@@ -105,27 +94,6 @@ def chunk(index: int) -> str:
 
 def chunks_asked(site: StoreSite) -> list[str]:
     return [path for path in site.log if path.endswith(".bin")]
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def context(browser: Browser) -> AsyncIterator[BrowserContext]:
-    """A private window, as all of Playwright's contexts are."""
-    context = await browser.new_context()
-    yield context
-    await context.close()
-
-
-@pytest_asyncio.fixture(loop_scope="session")
-async def lasting(chromium: Path, tmp_path: Path) -> AsyncIterator[BrowserContext]:
-    """An ordinary profile on disk."""
-    from pyapp.setup.browser import flags
-
-    async with async_playwright() as playwright:
-        context = await playwright.chromium.launch_persistent_context(
-            tmp_path / "profile", executable_path=chromium, args=flags("software"), headless=True
-        )
-        yield context
-        await context.close()
 
 
 VISIT = f"""
@@ -190,9 +158,9 @@ async def test_first_and_later_visits(served: tuple[str, StoreSite], lasting: Br
     assert kinds == ["pack", "pack", "raw", "state"]
 
 
-async def test_a_damaged_blob_is_found_and_made_again(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_a_damaged_blob_is_found_and_made_again(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, _ = served
-    page, wanted = await open_store(context, url), await packed_digest()
+    page, wanted = await open_store(private, url), await packed_digest()
     assert (await visit(page))["digest"] == wanted
     said = await python(
         page,
@@ -241,42 +209,42 @@ async def test_a_full_quota_goes_on_in_memory(
         await context.close()
 
 
-async def test_without_opfs_everything_is_in_memory(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_without_opfs_everything_is_in_memory(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, site = served
-    page = await open_store(context, url, bare=True)
+    page = await open_store(private, url, bare=True)
     found = await visit(page)
     assert found["digest"] == await packed_digest()
     assert (found["model"], found["blob"]) == (False, False)
     assert len(chunks_asked(site)) == COUNT
 
 
-async def test_two_first_visits_at_once(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_two_first_visits_at_once(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, _ = served
-    pages = [await open_store(context, url) for _ in range(2)]
+    pages = [await open_store(private, url) for _ in range(2)]
     found = await asyncio.gather(*map(visit, pages))
     wanted = await packed_digest()
     assert [each["digest"] for each in found] == [wanted, wanted]
     assert any(each["blob"] for each in found)
 
 
-async def test_a_cache_emptied_in_mid_download(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_a_cache_emptied_in_mid_download(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, site = served
-    page = await open_store(context, url)
+    page = await open_store(private, url)
     await python(page, VISIT + "await model.close()\nNone")
     site.files[MANIFEST] = site.files[MANIFEST].replace(DIGEST[:8].encode(), b"00000000", 1)
     site.gate = threading.Event()
     running = asyncio.ensure_future(visit(page))
     await until(lambda: site.waiting >= 3)
-    session = await context.new_cdp_session(page)
+    session = await private.new_cdp_session(page)
     await session.send("Storage.clearDataForOrigin", {"origin": url, "storageTypes": "all"})
     site.gate.set()
     assert (await running)["digest"] == await packed_digest()
     assert (await visit(page))["digest"] == await packed_digest()
 
 
-async def test_connections_that_fail(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_connections_that_fail(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, site = served
-    page = await open_store(context, url)
+    page = await open_store(private, url)
     ensure = VISIT + "model if isinstance(model, str) else await digest(model)"
 
     # A web page, a wrong chunk, a missing one: each a sentence of its own, and nothing of it is kept.
@@ -309,9 +277,9 @@ out"""
         assert site.log == [URL] * 4
 
 
-async def test_cancelling_stops_the_requests(served: tuple[str, StoreSite], context: BrowserContext) -> None:
+async def test_cancelling_stops_the_requests(served: tuple[str, StoreSite], private: BrowserContext) -> None:
     url, site = served
-    page = await open_store(context, url)
+    page = await open_store(private, url)
     site.gate = threading.Event()
     await python(
         page,

@@ -96,10 +96,11 @@ async def test_a_file_that_is_none_leaves_no_device_behind(monkeypatch: pytest.M
 
     monkeypatch.setattr(engine_module, "_device", device)
     monkeypatch.setattr(LanguageModel, "open", head)
+    stored = SimpleNamespace(read_ahead=nothing, stop_reading_ahead=nothing)
     with pytest.raises(BadModel, match="no model"):
         await Engine.create(
             adapter=SimpleNamespace(),  # type: ignore[arg-type]
-            budget=MIB, language=SimpleNamespace(read_ahead=nothing), vision=None, progress=lambda *report: None,
+            budget=MIB, language=stored, vision=None, progress=lambda *report: None,
         )  # fmt: skip
     comes.set()
     await asyncio.wait_for(closed.wait(), 2)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from tests.unit.node_runner import run_node
 
 STAGE = """
@@ -11,7 +13,9 @@ STAGE = """
   let count = 0;
   globalThis.setTimeout = (run, ms) => { timers.set(++count, { run, ms }); return count; };
   globalThis.clearTimeout = (id) => timers.delete(id);
-  const pass = (ms) => { for (const [id, timer] of [...timers]) if (timer.ms === ms) { timers.delete(id); timer.run(); } };
+  const pass = (ms) => {
+    for (const [id, timer] of [...timers].filter(([, timer]) => timer.ms === ms)) { timers.delete(id); timer.run(); }
+  };
   class FakeWorker {
     static last;
     said = [];
@@ -23,7 +27,15 @@ STAGE = """
     end() { this.onmessage({ data: { end: true } }); }
   }
   globalThis.Worker = FakeWorker;
-  const { readAhead } = await import(new URL("../pyapp/weights/opfs.mjs", web).href);
+  const file = { close() {} };
+  const entry = { createSyncAccessHandle: async (options) => (input === "older" || options.mode, file) };
+  const folder = { getFileHandle: async () => entry };
+  const storage = { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) };
+  Object.defineProperty(globalThis, "navigator", { value: { storage } });
+  globalThis.FileSystemFileHandle = class { createSyncAccessHandle() {} };
+  const { openFolder, readAhead } = await import(new URL("../pyapp/weights/opfs.mjs", web).href);
+  const unknown = readAhead("folder", "file", 4, 1, 8);
+  (await (await openFolder("folder")).open("file", false)).close();
   const ahead = readAhead("folder", "file", 4, 1, 8);
   const worker = FakeWorker.last;
   const state = async (promise) => Promise.race([promise, new Promise((r) => setImmediate(() => r("waits")))]);
@@ -31,8 +43,8 @@ STAGE = """
 """
 
 
-def on_stage(script: str) -> Any:
-    return run_node(STAGE + script, None)
+def on_stage(script: str, browser: str = "of today") -> Any:
+    return run_node(STAGE + script, browser)
 
 
 def test_a_piece_is_taken_once_whether_it_comes_before_or_after() -> None:
@@ -144,6 +156,134 @@ def test_what_nobody_takes_is_forgotten() -> None:
       worker.end();
       return [said, await state(ahead.take(0, 4)), timers.size];
     """) == [{"close": True}, None, 0]
+
+
+def test_a_piece_that_somebody_waits_for_already_is_not_promised_twice() -> None:
+    assert on_stage("""
+      const both = [ahead.take(0, 4), ahead.take(0, 4)];
+      await state(both[1]);
+      worker.end();
+      return await Promise.all(both.map(state));
+    """) == [None, None]
+
+
+def test_room_is_counted_by_what_waits_to_be_taken() -> None:
+    """Far more than fits into the room passes through it, taken before and after it comes."""
+    assert on_stage("""
+      const got = [];
+      for (let at = 0; at < 40; at += 4) {
+        const asked = at % 8 ? null : ahead.take(at, 4);
+        worker.give(at);
+        got.push(await hashes(asked ?? ahead.take(at, 4)));
+      }
+      worker.give(40);
+      const last = ahead.take(44, 4);
+      const right = got.every((each, i) => each === `hash of ${4 * i}`);
+      return [right, await state(last), worker.said.some((each) => each.close)];
+    """) == [True, "waits", False]
+
+
+def test_what_comes_after_closing_is_not_kept() -> None:
+    assert (
+        on_stage("""
+      ahead.close();
+      worker.give(0);
+      const asked = ahead.take(0, 4);
+      worker.end();
+      return await state(asked);
+    """)
+        is None
+    )
+
+
+def test_who_takes_is_not_forgotten() -> None:
+    """The 20 seconds are counted from the last piece that was asked for."""
+    assert on_stage("""
+      const first = [...timers].find(([, timer]) => timer.ms === 20000)[0];
+      worker.give(0);
+      await hashes(ahead.take(0, 4));
+      return [timers.has(first), [...timers.values()].filter((timer) => timer.ms === 20000).length];
+    """) == [False, 1]
+
+
+@pytest.mark.parametrize("opened", [True, False])
+def test_a_worker_that_does_not_start_is_not_waited_for(opened: bool) -> None:
+    assert on_stage(f"""
+      if ({str(opened).lower()}) worker.onmessage({{ data: {{ opened: true }} }});
+      const asked = ahead.take(0, 4);
+      pass(3000);
+      return await state(asked);
+    """) == ("waits" if opened else None)
+
+
+def test_a_message_that_cannot_be_read_ends_it() -> None:
+    assert (
+        on_stage("""
+      const asked = ahead.take(0, 4);
+      worker.onmessageerror();
+      return await state(asked);
+    """)
+        is None
+    )
+
+
+@pytest.mark.parametrize("browser", ["of today", "older"])
+def test_a_browser_in_which_readers_shut_each_other_out_has_none(browser: str) -> None:
+    """One whose ``createSyncAccessHandle`` knows no ``mode``, which shows when a first file is opened."""
+    assert on_stage("return [unknown, ahead === null];", browser) == [None, browser == "older"]
+
+
+READER = """
+  const said = [];
+  let closed = 0;
+  const file = {
+    getSize: () => input.size,
+    read: (bytes, { at }) => { bytes.fill(at / input.piece); return input.short ? 0 : bytes.length; },
+    close: () => { closed += 1; },
+  };
+  const folder = { getFileHandle: async () => ({ createSyncAccessHandle: async (options) => (options.mode, file) }) };
+  const storage = { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) };
+  Object.defineProperty(globalThis, "navigator", { value: { storage } });
+  globalThis.FileSystemFileHandle = class { createSyncAccessHandle() {} };
+  if (!input.hashes) Object.defineProperty(globalThis, "crypto", { value: {} });
+  globalThis.self = { postMessage: (message) => said.push(message) };
+  await import(new URL("../pyapp/weights/read_ahead.mjs", web).href);
+  const tell = (data) => self.onmessage({ data });
+  const settled = async () => { for (let i = 0; i < 50; i++) await new Promise((resolve) => setTimeout(resolve, 2)); };
+  const { piece, hold } = input;
+  tell({ folder: "folder", name: "file", piece, segment: 1, hold });
+  await settled();
+  const row = ({ at, bytes, hashes }) => [at, bytes.length, hashes.split(" ").length];
+  const pieces = () => said.filter((each) => each.bytes).map(row);
+  const before = pieces();
+  for (const each of input.then) tell(each);
+  await settled();
+  return { before, after: pieces(), opened: said[0]?.opened ?? false, ended: Boolean(said.at(-1)?.end), closed };
+"""
+
+
+def reader(**script: Any) -> Any:
+    return run_node(READER, {"size": 10, "piece": 4, "hold": 8, "hashes": True, "short": False, "then": [], **script})
+
+
+def test_the_worker_reads_as_far_as_there_is_room() -> None:
+    two = [[0, 4, 4], [4, 4, 4]]
+    whole = [*two, [8, 2, 2]]
+    waits = {"before": two, "after": two, "opened": True, "ended": False, "closed": 0}
+    assert reader() == waits
+    assert reader(then=[{"taken": 4}]) == {**waits, "after": whole, "ended": True, "closed": 1}
+    assert reader(hold=9) == {**waits, "before": whole, "after": whole, "ended": True, "closed": 1}
+
+
+def test_the_worker_lets_go_of_the_file_when_it_is_told_to() -> None:
+    found = reader(then=[{"close": True}])
+    assert (len(found["after"]), found["ended"], found["closed"]) == (2, True, 1)
+
+
+@pytest.mark.parametrize("script", [{"short": True}, {"hashes": False}])
+def test_what_the_worker_cannot_do_ends_it(script: dict[str, Any]) -> None:
+    """A file that became shorter, a page that cannot hash."""
+    assert reader(**script) == {"before": [], "after": [], "opened": True, "ended": True, "closed": 1}
 
 
 def test_where_there_are_no_workers_within_workers_there_is_none() -> None:
