@@ -115,9 +115,10 @@ async def load(
         await asyncio.gather(compiling, return_exceptions=True)
         if tuning:
             await tuning.stop()
-    for _, model in named:
-        # The packed blob is kept, so of the download only the file's head is needed from now on.
-        await model.stored.release_chunks(model.file.data_offset)
+    if language:
+        # The packed blob is kept, so of the download only the file's head is needed from now on. The vision model's file
+        # stays whole: the CPU looks with it at a picture that comes on the next visit before the GPU is ready.
+        await language.stored.release_chunks(language.file.data_offset)
     decisions = [
         _decision(name, weights, placement, sized.sizing, stream_below)
         for (name, _), weights, placement in zip(named, sized.need.weights, sized.sizing.placements, strict=True)

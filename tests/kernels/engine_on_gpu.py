@@ -44,9 +44,9 @@ async def talk(
         assert engine.pool.live == 0
 
 
-async def revisit(language: str) -> dict[str, Any]:
+async def revisit(language: str, vision: str) -> dict[str, Any]:
     """An engine of a model that an earlier one has packed: the bytes moved to the GPU, and those of packed weights
-    that this thread had to read for it."""
+    that this thread had to read for it. And how many bytes of the vision model's own file are missing."""
     from pyapp.weights.browser import OpfsFiles
 
     reads: list[tuple[int, int]] = []
@@ -71,7 +71,8 @@ async def revisit(language: str) -> dict[str, Any]:
         await engine.close()
     finally:
         OpfsFiles.open = open_file  # type: ignore[method-assign]
-    return {"moved": moved, "read": reads}
+    file = (await ensure_model(vision, _quiet)).source
+    return {"moved": moved, "read": reads, "missing": file.size - file.near}
 
 
 async def _talk(engine: Any, ids: list[int], n: int) -> dict[str, Any]:
