@@ -20,7 +20,7 @@ export async function language(post, client, messages, { reps, tokens, prompt })
   const prefill = [];
   for (let i = 0; i < reps; i++) prefill.push(await timed(() => inspect.greedy(long, 1)));
   const first = rounds.map((each) => each.first);
-  const rates = rounds.map((each) => each.decode);
+  const rates = rounds.map((each) => each.decode).filter((rate) => rate !== null);
   await post({
     bench: "language",
     prompt_tokens: ids.length,
@@ -30,8 +30,7 @@ export async function language(post, client, messages, { reps, tokens, prompt })
     prefill_tokens: prompt,
     prefill_tps: (prompt * 1000) / median(prefill),
     decode_tokens: tokens,
-    decode_tps: median(rates),
-    decode_spread: spread(rates),
+    ...(rates.length ? { decode_tps: median(rates), decode_spread: spread(rates) } : {}),
   });
   await post(streamRow(rounds));
 }
@@ -46,16 +45,18 @@ function streamRow(rounds) {
   const rated = rounds.filter(({ stream }) => stream.tps !== null);
   if (!rated.length) return row;
   const speeds = rated.map(({ stream }) => stream.tps);
-  const share = median(rated.map(({ stream, decode }) => stream.tps / decode));
-  return { ...row, stream_tps: median(speeds), stream_spread: spread(speeds), stream_share: share };
+  const shares = rated.filter(({ decode }) => decode !== null).map(({ stream, decode }) => stream.tps / decode);
+  const share = shares.length ? { stream_share: median(shares) } : {};
+  return { ...row, stream_tps: median(speeds), stream_spread: spread(speeds), ...share };
 }
 
-/** One of each: ms to the first token, tokens a second of the decode behind it, and a streamed text. */
+/** One of each: ms to the first token, tokens a second of the decode behind it (null where a few tokens more took no
+ * longer than the first alone: by the grain of the clock), and a streamed text. */
 async function round(client, ids, messages, tokens) {
   const first = await timed(() => client.inspect.greedy(ids, 1));
   const whole = await timed(() => client.inspect.greedy(ids, tokens + 1));
   const stream = await streamed(client, messages, tokens);
-  return { first, decode: (tokens * 1000) / (whole - first), stream };
+  return { first, decode: whole > first ? (tokens * 1000) / (whole - first) : null, stream };
 }
 
 /** Tokens a second as a page sees them: text events, drawn into one text node as they come. */

@@ -144,9 +144,9 @@ export async function sha256Each(bytes, size) {
 const AHEAD_BYTES = (globalThis.navigator?.deviceMemory >= 8 ? 128 : 32) << 20;
 /** A page that comes and goes lets go of what was read for nobody after so long. */
 const AHEAD_MS = 20_000;
-/** A worker that has not opened the file by then is ended: it lies here to be read. */
-const START_MS = 3_000;
-/** So is one that does not let go of it. */
+/** Who asks for a piece waits so long for a worker that has not opened the file: it lies here to be read. */
+const START_MS = 300;
+/** A worker that does not let go of the file is ended. */
 const CLOSE_MS = 1_000;
 
 /** A stored file that another worker reads and hashes from its beginning, in pieces (read_ahead.mjs). */
@@ -162,7 +162,8 @@ class ReadAhead {
   #closed = null;
   #told = () => {};
   #timer = null;
-  #starting;
+  #opened = false;
+  #starting = null;
 
   constructor(order) {
     this.#piece = order.piece;
@@ -175,13 +176,14 @@ class ReadAhead {
       this.#end();
     };
     this.#worker.postMessage(order);
-    this.#starting = setTimeout(() => this.#end(), START_MS);
     this.#touch();
   }
 
   #hear(data) {
-    if (data.opened) clearTimeout(this.#starting);
-    else if (data.end) this.#end();
+    if (data.opened) {
+      this.#opened = true;
+      clearTimeout(this.#starting);
+    } else if (data.end) this.#end();
     else this.#keep(data);
   }
 
@@ -207,6 +209,7 @@ class ReadAhead {
   #coming(offset) {
     const known = this.#seen.has(offset) || this.#waiting.has(offset);
     if (this.#ended || this.#closed || offset % this.#piece || known) return null;
+    if (!this.#opened) this.#starting ??= setTimeout(() => this.#end(), START_MS);
     return new Promise((resolve) => {
       this.#waiting.set(offset, resolve);
       this.#unlock();

@@ -97,3 +97,12 @@ def test_texts_that_came_all_at_once_have_no_part_in_it() -> None:
     assert (stream["stream_tps"], stream["stream_spread"], stream["stream_share"]) == (500, [500, 500], 0.5)
     _, stream = measured([9, 10], [9, 0])["rows"]
     assert stream == {"bench": "stream", "first_text_ms": 4, "stream_tokens": TOKENS}
+
+
+def test_a_decode_that_took_no_time_has_no_part_in_it() -> None:
+    """Two tokens on a fast GPU, by a clock with a grain: no rate, rather than one below nothing or without end."""
+    language, stream = measured([9, -1, 0, 10], [9, 8, 8, 16])["rows"]
+    assert (language["decode_tps"], language["decode_spread"]) == (1000, [1000, 1000])
+    assert (stream["stream_tps"], stream["stream_share"]) == (1000, 0.5)
+    language, stream = measured([9, 0], [9, 8])["rows"]
+    assert not {"decode_tps", "decode_spread", "stream_share"} & {*language, *stream}

@@ -211,7 +211,7 @@ def test_a_worker_that_does_not_start_is_not_waited_for(opened: bool) -> None:
     assert on_stage(f"""
       if ({str(opened).lower()}) worker.onmessage({{ data: {{ opened: true }} }});
       const asked = ahead.take(0, 4);
-      pass(3000);
+      pass(300);
       return await state(asked);
     """) == ("waits" if opened else None)
 
