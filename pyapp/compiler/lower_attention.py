@@ -16,8 +16,9 @@ from .products import WORKGROUP, lanes_for, token_tile
 
 MIN_SPLIT = 64
 """Positions that a part of the context has at least."""
-MERGE = 16
-"""Parts whose values in a column are on their way together while parts are merged, a multiple of 4."""
+MERGE = 32
+"""Parts whose values in a column are on their way together while parts are merged, 8 times a power of two: all of them,
+as one token's attention is split (``engine/language.py``)."""
 CHUNK_QUERIES = 16
 """Queries of a workgroup of ``attention_chunk.wgsl``, a divisor of those in a tile of tokens. So few because each
 workgroup goes through all keys: 256 tokens of SmolLM2 make 144 of them, and of 32 queries 72 with twice the work."""

@@ -144,10 +144,11 @@ def prologues_and_epilogues() -> Iterator[Case]:
             f"heads of 64 merged at {position} as on hardware", "q8", 20, 256, prologue="attention_merge", head_dim=64,
             position=position, hardware=True,
         )  # fmt: skip
-    yield linear(
-        "heads of 64 merged out of 32 parts as on hardware", "q8", 20, 256, prologue="attention_merge", head_dim=64,
-        position=2100, splits=32, hardware=True,
-    )  # fmt: skip
+    for position in (560, 2100):  # 9 and 32 parts
+        yield linear(
+            f"heads of 64 merged out of 32 parts at {position} as on hardware", "q8", 20, 256,
+            prologue="attention_merge", head_dim=64, position=position, splits=32, hardware=True,
+        )  # fmt: skip
     yield linear(
         "heads of 32 merged, little workgroup memory as on hardware", "q4", 20, 1536, prologue="attention_merge",
         position=1500, splits=20, hardware=True, workgroup_storage=16384,
