@@ -116,8 +116,8 @@ async def load(
         if tuning:
             await tuning.stop()
     if language:
-        # The packed blob is kept, so of the download only the file's head is needed from now on. The vision model's file
-        # stays whole: the CPU looks with it at a picture that comes on the next visit before the GPU is ready.
+        # The packed blob is kept, so of the download only the file's head is needed from now on. The vision model's
+        # file stays whole: the CPU looks with it at a picture that comes on the next visit before the GPU is ready.
         await language.stored.release_chunks(language.file.data_offset)
     decisions = [
         _decision(name, weights, placement, sized.sizing, stream_below)
