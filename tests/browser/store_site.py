@@ -163,6 +163,18 @@ async def blob_digest(blob):
         whole.update((await blob.read_js(at, min(700_000, blob.total - at))).to_bytes())
     return whole.hexdigest()
 
+async def packed_name(store):
+    """The packed blob's file; there is one."""
+    return next(name for name in await store.files.names() if name.endswith(".packed"))
+
+async def damage(store):
+    """Turns one bit of the packed blob."""
+    file = await store.files.open(await packed_name(store), write=True)
+    byte = file.read(2_000_000, 1)
+    byte[0] = byte[0] ^ 1
+    file.write(2_000_000, byte)
+    file.close()
+
 seen = []
 def progress(stage, loaded, total):
     seen.append((stage, loaded, total))

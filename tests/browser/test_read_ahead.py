@@ -64,18 +64,14 @@ async def said(page: Page, code: str) -> Any:
 
 @pytest.mark.parametrize("window", ["private", "ordinary"])
 async def test_a_later_visit_reads_nothing_itself(
-    model_site: str,
-    window: str,
-    private: BrowserContext,
-    lasting: BrowserContext,
+    model_site: str, window: str, private: BrowserContext, lasting: BrowserContext
 ) -> None:
     page = await prepared(private if window == "private" else lasting, model_site)
     found = await said(
         page,
         """
 _, blob = await visit()
-first = reads.copy()  # of the model's own file: its head
-reads.clear()
+reads.clear()  # of the model's own file: its head
 digest = await pieces(blob)
 taken = sum(reads)
 again = await pieces(blob)
@@ -88,20 +84,12 @@ out""",
     assert found["reread"] == found["total"]
 
 
-async def test_damage_is_found_in_what_was_read_ahead(
-    model_site: str,
-    private: BrowserContext,
-) -> None:
+async def test_damage_is_found_in_what_was_read_ahead(model_site: str, private: BrowserContext) -> None:
     page = await prepared(private, model_site)
     answer = await python(
         page,
         """
-name = next(name for name in await store.files.names() if name.endswith(".packed"))
-file = await store.files.open(name, write=True)
-byte = file.counted(2_000_000, 1)
-byte[0] = byte[0] ^ 1
-file.write(2_000_000, byte)
-file.close()
+await damage(store)
 _, blob = await visit()
 await attempt(pieces(blob))""",
     )
@@ -114,8 +102,7 @@ await attempt(pieces(blob))""",
 
 
 async def test_another_layout_is_made_where_the_old_one_was_being_read(
-    model_site: str,
-    private: BrowserContext,
+    model_site: str, private: BrowserContext
 ) -> None:
     """The worker's handle must be let go of first, or the new one would have to live in memory."""
     page = await prepared(private, model_site)
@@ -134,16 +121,13 @@ out""",
     assert found == [True, True]
 
 
-async def test_it_waits_for_room_and_nobody_waits_for_it_in_vain(
-    model_site: str,
-    private: BrowserContext,
-) -> None:
+async def test_it_waits_for_room_and_nobody_waits_for_it_in_vain(model_site: str, private: BrowserContext) -> None:
     page = await prepared(private, model_site)
     found = await said(
         page,
         """
 import tandem_opfs
-name = next(name for name in await store.files.names() if name.endswith(".packed"))
+name = await packed_name(store)
 MIB = 1 << 20
 async def taken(*numbers):
     ahead = tandem_opfs.readAhead(browser.FOLDER, name, MIB, MIB, 2 * MIB)
@@ -166,9 +150,7 @@ out""",
 
 @pytest.mark.parametrize("older", [False, True])
 async def test_a_browser_in_which_readers_shut_each_other_out_is_left_alone(
-    model_site: str,
-    private: BrowserContext,
-    older: bool,
+    model_site: str, private: BrowserContext, older: bool
 ) -> None:
     """An older one whose ``createSyncAccessHandle`` knows no ``mode``."""
     page = await prepared(private, model_site)
@@ -182,7 +164,7 @@ if {older}:
         FileSystemFileHandle.prototype.createSyncAccessHandle = function () {{ return open.call(this); }};
     ''')
 module = await run_js("import('/opfs.mjs?anew')")  # as a new visit has it
-name = next(name for name in await store.files.names() if name.endswith(".packed"))
+name = await packed_name(store)
 folder = await module.openFolder(browser.FOLDER)
 (await folder.open(name, False)).close()
 ahead = module.readAhead(browser.FOLDER, name, PIECE, 1 << 20)

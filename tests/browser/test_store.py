@@ -166,12 +166,7 @@ async def test_a_damaged_blob_is_found_and_made_again(served: tuple[str, StoreSi
         page,
         VISIT
         + """
-name = next(name for name in await store.files.names() if name.endswith(".packed"))
-file = await store.files.open(name, write=True)
-byte = file.read(2_000_000, 1)
-byte[0] = byte[0] ^ 1
-file.write(2_000_000, byte)
-file.close()
+await damage(store)
 layout, blob = await packed(store, model)
 await attempt(blob_digest(blob))
 """,

@@ -16,6 +16,7 @@ from pyapp.weights.buffers import NumpyBuffers
 from pyapp.weights.files import MemoryFiles, StorageBusy, StorageError, StorageFull
 from pyapp.weights.manifest import MAX_CHUNK_BYTES
 from pyapp.weights.network import NetworkError
+from pyapp.weights.packed import BeginReading, no_reading_ahead
 from pyapp.weights.packing import PackedTensor, PackLayout, SourceRows, plan_layout
 from pyapp.weights.store import Store
 
@@ -205,11 +206,11 @@ class FakeFile:
             self.disk.handles.remove(self)
 
 
-def new_store(server: FakeServer, disk: FakeDisk | None) -> Store:
+def new_store(server: FakeServer, disk: FakeDisk | None, begin_reading: BeginReading = no_reading_ahead) -> Store:
     """A store as a new visit makes it: nothing in memory. Without a disk everything is in memory."""
     buffers = NumpyBuffers()
     memory = MemoryFiles(buffers)
-    return Store(memory if disk is None else disk, memory, buffers, server)
+    return Store(memory if disk is None else disk, memory, buffers, server, begin_reading)
 
 
 def model_bytes(size: int = 4500, seed: int = 0) -> bytes:

@@ -13,11 +13,8 @@ import pytest
 
 from pyapp.engine.assets import reading_ahead
 from pyapp.errors import BadModel, BadWeights, Closed
-from pyapp.weights.buffers import NumpyBuffers
-from pyapp.weights.files import MemoryFiles
 from pyapp.weights.packed import READ_BYTES, SEGMENT_BYTES, PackedBlob, ReadAhead
-from pyapp.weights.store import Store
-from tests.unit.store_fakes import FakeDisk, FakeFile, FakeServer, layout_of
+from tests.unit.store_fakes import FakeDisk, FakeFile, FakeServer, layout_of, new_store
 
 LAYOUT = layout_of(rows=18_000)
 CONTENT = np.random.default_rng(9).integers(0, 256, LAYOUT.total, np.uint8)
@@ -58,8 +55,7 @@ class Visit:
 
     def __init__(self, disk: FakeDisk, gives: int = 99) -> None:
         self.disk, self.gives, self.begun = disk, gives, []  # type: ignore[var-annotated]
-        buffers = NumpyBuffers()
-        self.store = Store(disk, MemoryFiles(buffers), buffers, FakeServer(), self._begin)
+        self.store = new_store(FakeServer(), disk, self._begin)
 
     def _begin(self, name: str, piece: int, segment: int) -> ReadAhead | None:
         assert (piece, segment) == (READ_BYTES, SEGMENT_BYTES)

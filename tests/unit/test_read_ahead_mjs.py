@@ -8,7 +8,17 @@ import pytest
 
 from tests.unit.node_runner import run_node
 
-STAGE = """
+STORAGE = """
+  const entry = { createSyncAccessHandle: async (options) => (input === "older" || options.mode, file) };
+  const folder = { getFileHandle: async () => entry };
+  const storage = { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) };
+  Object.defineProperty(globalThis, "navigator", { value: { storage } });
+  globalThis.FileSystemFileHandle = class { createSyncAccessHandle() {} };
+"""
+"""OPFS with one file in one folder: ``file``."""
+
+STAGE = (
+    """
   const timers = new Map();
   let count = 0;
   globalThis.setTimeout = (run, ms) => { timers.set(++count, { run, ms }); return count; };
@@ -28,11 +38,9 @@ STAGE = """
   }
   globalThis.Worker = FakeWorker;
   const file = { close() {} };
-  const entry = { createSyncAccessHandle: async (options) => (input === "older" || options.mode, file) };
-  const folder = { getFileHandle: async () => entry };
-  const storage = { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) };
-  Object.defineProperty(globalThis, "navigator", { value: { storage } });
-  globalThis.FileSystemFileHandle = class { createSyncAccessHandle() {} };
+"""
+    + STORAGE
+    + """
   const { openFolder, readAhead } = await import(new URL("../pyapp/weights/opfs.mjs", web).href);
   const unknown = readAhead("folder", "file", 4, 1, 8);
   (await (await openFolder("folder")).open("file", false)).close();
@@ -41,6 +49,7 @@ STAGE = """
   const state = async (promise) => Promise.race([promise, new Promise((r) => setImmediate(() => r("waits")))]);
   const hashes = async (promise) => { const got = await state(promise); return got?.hashes ?? got; };
 """
+)
 
 
 def on_stage(script: str, browser: str = "of today") -> Any:
@@ -233,7 +242,8 @@ def test_a_browser_in_which_readers_shut_each_other_out_has_none(browser: str) -
     assert on_stage("return [unknown, ahead === null];", browser) == [None, browser == "older"]
 
 
-READER = """
+READER = (
+    """
   const said = [];
   let closed = 0;
   const file = {
@@ -241,10 +251,9 @@ READER = """
     read: (bytes, { at }) => { bytes.fill(at / input.piece); return input.short ? 0 : bytes.length; },
     close: () => { closed += 1; },
   };
-  const folder = { getFileHandle: async () => ({ createSyncAccessHandle: async (options) => (options.mode, file) }) };
-  const storage = { getDirectory: async () => ({ getDirectoryHandle: async () => folder }) };
-  Object.defineProperty(globalThis, "navigator", { value: { storage } });
-  globalThis.FileSystemFileHandle = class { createSyncAccessHandle() {} };
+"""
+    + STORAGE
+    + """
   if (!input.hashes) Object.defineProperty(globalThis, "crypto", { value: {} });
   globalThis.self = { postMessage: (message) => said.push(message) };
   await import(new URL("../pyapp/weights/read_ahead.mjs", web).href);
@@ -260,6 +269,7 @@ READER = """
   await settled();
   return { before, after: pieces(), opened: said[0]?.opened ?? false, ended: Boolean(said.at(-1)?.end), closed };
 """
+)
 
 
 def reader(**script: Any) -> Any:
