@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pyapp.engine.bounds import FIRST_SHARE, LEAST_SHARE, MOST_SECONDS, Bounds, Spans, work_of
-from pyapp.engine.steps import IN_FLIGHT, ResidentSteps
+from pyapp.engine.steps import AHEAD_ROWS, IN_FLIGHT, ResidentSteps
 from pyapp.gpu.plan import Dispatch, MemoryPlan, Plan, Shader
 
 ROWS = st.lists(st.tuples(st.floats(0, 1e9), st.booleans()), min_size=1, max_size=20)
@@ -84,17 +85,17 @@ def test_rows_of_a_chunk_count_by_its_tiles() -> None:
 class Gpu:
     """A device that takes ``seconds`` a unit of work; what was submitted, and how many submits waited at most."""
 
-    def __init__(self, rows: int, seconds: float) -> None:
+    def __init__(self, rows: int, seconds: float, tile: int = 1) -> None:
         self.seconds = seconds
         self.parts: list[tuple[Spans, float, Any]] = []
         self.measured: list[float] = []
         self.flying = self.most_flying = self.waits = 0
         self.pace = 0.0
-        self.plan = plan_of([(100, False)] * rows)
+        self.plan = replace(plan_of([(100, False)] * rows), tile=tile)
         self.steps = ResidentSteps(self, self)  # type: ignore[arg-type]
 
     def submit(
-        self, spans: Spans, *, tiles: int, work: float, repeat: int = 1, copy: Any = None, staging: Any = None,
+        self, spans: Spans, *, tiles: int, work: float = 0.0, repeat: int = 1, copy: Any = None, staging: Any = None,
         clear: Any = None,
     ) -> Any:  # fmt: skip
         assert (clear is None) == (copy is None)  # what is copied is cleared behind it, and nothing before
@@ -158,6 +159,25 @@ async def test_chunks_of_a_long_prompt_wait_for_each_other_too() -> None:
         await gpu.steps.run(((0, 16),))
     assert len(gpu.parts) == 8
     assert (gpu.waits, gpu.most_flying) == (7, IN_FLIGHT)
+
+
+async def test_the_first_rows_of_a_chunk_go_ahead_of_the_rest() -> None:
+    rows = 4 * AHEAD_ROWS
+    gpu = Gpu(rows, seconds=1e-6, tile=32)
+    await gpu.run()
+    assert await gpu.run() == [list(range(AHEAD_ROWS)), list(range(AHEAD_ROWS, rows))]
+    assert [copy for *_, copy in gpu.parts] == [None, "copied"]
+    assert gpu.measured[-2:] == [0, 100 * rows], "the measured time is that of both"
+    assert gpu.waits == 0
+    gpu.parts.clear()
+    copy: Any = "copied"
+    await gpu.steps.run(((0, AHEAD_ROWS),), copy=copy, staging="staging", clear=copy)
+    assert [rows_of(spans) for spans, *_ in gpu.parts] == [list(range(AHEAD_ROWS))], "nothing is left to go behind them"
+    gpu.parts.clear()
+    await gpu.steps.run(((5, rows - 3), (rows - 2, rows)), copy=copy, staging="staging", clear=copy)
+    assert [rows_of(spans) for spans, *_ in gpu.parts] == [
+        list(range(5, 5 + AHEAD_ROWS)), [*range(5 + AHEAD_ROWS, rows - 3), rows - 2, rows - 1]
+    ]  # fmt: skip
 
 
 async def test_a_pace_that_was_far_too_slow_once_is_found_out() -> None:
