@@ -20,6 +20,7 @@ export async function language(post, client, messages, { reps, tokens, prompt })
   const prefill = [];
   for (let i = 0; i < reps; i++) prefill.push(await timed(() => inspect.greedy(long, 1)));
   const first = rounds.map((each) => each.first);
+  const again = rounds.map((each) => each.again);
   const rates = rounds.map((each) => each.decode).filter((rate) => rate !== null);
   await post({
     bench: "language",
@@ -27,6 +28,7 @@ export async function language(post, client, messages, { reps, tokens, prompt })
     first_token_cold_ms: cold,
     first_token_ms: median(first),
     first_token_spread: spread(first),
+    first_token_again_ms: median(again),
     prefill_tokens: prompt,
     prefill_tps: (prompt * 1000) / median(prefill),
     decode_tokens: tokens,
@@ -50,13 +52,15 @@ function streamRow(rounds) {
   return { ...row, stream_tps: median(speeds), stream_spread: spread(speeds), ...share };
 }
 
-/** One of each: ms to the first token, tokens a second of the decode behind it (null where a few tokens more took no
- * longer than the first alone: by the grain of the clock), and a streamed text. */
+/** One of each: ms to the first token after a rest and to one right behind it, tokens a second of the decode behind that
+ * (null where a few tokens more took no longer than the first alone: by the grain of the clock), and a streamed text.
+ * The decode is less the second one, since its own first token comes without a rest as well. */
 async function round(client, ids, messages, tokens) {
   const first = await timed(() => client.inspect.greedy(ids, 1));
+  const again = await timed(() => client.inspect.greedy(ids, 1));
   const whole = await timed(() => client.inspect.greedy(ids, tokens + 1));
   const stream = await streamed(client, messages, tokens);
-  return { first, decode: whole > first ? (tokens * 1000) / (whole - first) : null, stream };
+  return { first, again, decode: whole > again ? (tokens * 1000) / (whole - again) : null, stream };
 }
 
 /** Tokens a second as a page sees them: text events, drawn into one text node as they come. */

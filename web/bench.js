@@ -1,6 +1,7 @@
 // Measures the engine on this device through the JavaScript door, and POSTs each row as JSON to /log.
 // It ends with {"done": 1} whatever happens, so that whoever waits for it never waits in vain.
 
+import { longContexts } from "./bench-context.js";
 import { median, spread, timed } from "./bench-figures.js";
 import { language } from "./bench-language.js";
 import { start as startup } from "./bench-start.js";
@@ -11,7 +12,9 @@ const number = (name, fallback) => Number(query.get(name) ?? fallback);
 const REPS = number("reps", 3);
 const TOKENS = number("tokens", 128);
 const PROMPT = number("prompt", 256);
-/** Benches to run: language, vision, profile, start, sharing, kernels; where none are named the first two, and profile if asked. */
+const CONTEXTS = (query.get("contexts") || "128,4096").split(",").map(Number);
+/** Benches to run: language, context, vision, profile, start, sharing, kernels; where none are named language and vision, and
+ * profile if asked. */
 const WHICH = query.get("which")?.split(",") ?? ["language", "vision", ...(query.has("profile") ? ["profile"] : [])];
 const VISION = query.get("vision") ?? "efficientnet-lite0";
 const QUESTION = [{ role: "user", content: "Write a product description for a red ceramic coffee cup." }];
@@ -119,6 +122,7 @@ async function models() {
   });
   const loaded = VISION === "none" ? ["language"] : ["language", "vision"];
   if (WHICH.includes("language")) await language(post, client, QUESTION, { reps: REPS, tokens: TOKENS, prompt: PROMPT });
+  if (WHICH.includes("context")) await longContexts(post, client, QUESTION, { reps: REPS, tokens: TOKENS, contexts: CONTEXTS });
   if (WHICH.includes("vision") && loaded.includes("vision")) await vision(client);
   for (const model of WHICH.includes("profile") ? loaded : []) {
     for (const row of await client.inspect.profile(model)) await post({ bench: "kernel", model, ...row });
