@@ -36,7 +36,7 @@ async def test_photo_to_copy(open_page: Open) -> None:
     await written(page)
     await expect(part(page, "copy")).to_have_text(" ".join(f"word{i}{'.' * (i % 8 == 7)}" for i in range(24)))
     await expect(part(page, "badge")).to_have_attribute("data-source", "device")
-    await expect(part(page, "badge")).to_contain_text("The model runs on this device's GPU")
+    await expect(part(page, "badge")).to_contain_text("The model ran on this device's GPU")
     [[_, request]] = await calls(page, "generate")
     assert isinstance(request, dict)
     assert request["brief"] == {

@@ -38,7 +38,7 @@ async def test_on_the_device_and_again_without_a_download(open_page: Open, site:
     assert "espresso" in text.lower()
     await expect(part(page, "badge")).to_have_attribute("data-source", "device")
     await expect(part(page, "badge")).to_contain_text("software adapter")
-    await expect(page.get_by_text("Written on this device")).to_be_visible()
+    await expect(page.locator(".copy-block")).to_contain_text("Written on this device")
     await expect(part(page, "pool").locator("[data-tenant=language]")).to_contain_text("SmolLM2")
     context = page.context
     await page.close()
@@ -60,7 +60,7 @@ async def test_without_a_gpu_the_processor_looks_and_the_cloud_writes(open_page:
     assert len(text) > 40
     await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
     await expect(part(page, "badge")).to_contain_text("The GPU is not used: this page is set not to.")
-    await expect(page.get_by_text("Written by the cloud")).to_be_visible()
+    await expect(page.locator(".copy-block")).to_contain_text("Written by the cloud")
     await expect(part(page, "pool")).to_contain_text("None is held")
 
 
@@ -101,4 +101,4 @@ async def test_where_python_cannot_start_the_cloud_still_writes(open_page: Open,
     await expect(part(page, "error")).to_have_attribute("data-code", "no_device")
     await page.get_by_label("Your own keywords").fill("oak bowl")
     assert len(await write(page)) > 40
-    await expect(page.get_by_text("Written by the cloud")).to_be_visible()
+    await expect(page.locator(".copy-block")).to_contain_text("Written by the cloud")

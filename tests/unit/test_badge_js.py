@@ -46,6 +46,7 @@ DRAW = """
 """
 GPU = "· The model runs on this device's GPU (Fake GPU)."
 SIDES = {"en": "On this device", "zh": "在本机运行"}
+ENDED: list[tuple[Any, ...]] = [("end",), ("show", None, "ready")]
 DOWN = CloudUnavailable("The cloud is down.")
 Call = tuple[Any, ...]
 Hook = Callable[[Client, World], Awaitable[None]]
@@ -153,6 +154,62 @@ async def test_the_cloud_s_text_keeps_its_reason_where_the_models_come_before_it
     assert calls[-1][1]["source"] == "device"
     assert seen[-1]["side"] == "In the cloud"
     assert seen[-1]["why"] == "· This device is being made ready: its models are still being loaded."
+
+
+@pytest.mark.parametrize(
+    ("language", "side", "why", "hint"),
+    [
+        ("en", "Written by the cloud", "· The models were still being loaded here.", "At the time: "),
+        ("zh", "由云端撰写", "· 当时模型仍在加载到本设备。", "当时："),
+    ],
+)
+async def test_once_it_is_finished_it_does_not_say_that_the_models_are_being_loaded(
+    language: str, side: str, why: str, hint: str
+) -> None:
+    last = draw([*await text(loading(), told=arrive), *ENDED], language=language)[-1]
+    said = "This device is being made ready: its models are still being loaded."
+    assert (last["side"], last["why"], last["hint"]) == (side, why, hint + said)
+
+
+@pytest.mark.parametrize(
+    ("language", "side", "why"),
+    [
+        ("en", "Written on this device", "· The model ran on this device's GPU (Fake GPU)."),
+        ("zh", "由本机撰写", "· 模型当时运行在本机 GPU 上（Fake GPU）。"),
+    ],
+)
+async def test_a_finished_text_of_the_device_says_where_the_model_ran(language: str, side: str, why: str) -> None:
+    calls = await text(World())
+    last = draw([*calls, *ENDED], language=language)[-1]
+    assert (last["side"], last["why"], last["hint"]) == (side, why, "")
+    begins = draw([*calls, *ENDED, calls[1], calls[0]], language=language)[-1]  # the next one
+    assert begins["side"] == SIDES[language]
+
+
+async def test_a_finished_text_of_both_sides_says_so_and_why_the_other_one_went_on() -> None:
+    calls = await text(losing(2, None))
+    lost = "The GPU was lost (test). The text goes on from the cloud."
+    both = {"en": "Begun on one side, finished on the other", "zh": "一端开始，另一端完成"}
+    whys = {
+        "en": (f"· At the time: {lost}", ""),
+        "zh": ("· 当时：本设备不再继续这段文案，由云端撰写。", f"当时：{lost}"),
+    }
+    for language, (why, hint) in whys.items():
+        last = draw([*calls, *ENDED], language=language)[-1]
+        assert (last["side"], last["why"], last["hint"]) == (both[language], why, hint)
+
+
+async def test_a_setting_is_told_of_a_finished_text_as_of_any_other() -> None:
+    options: dict[str, Any] = {"mode": "only_in_cloud"}
+    seen = draw([*await text(World(), **options), *ENDED], options)
+    assert [now["why"] for now in seen] == ["· The cloud is asked first: this page is set to do so."] * len(seen)
+    assert seen[-1]["side"] == "Written by the cloud"
+
+
+def test_a_call_that_wrote_nothing_is_no_text_that_has_ended() -> None:
+    ready = state("device", "It is ready.")
+    last = draw([("show", ready, "ready"), ("begin", ready), ("end",)])[-1]
+    assert (last["side"], last["why"]) == ("On this device", "· It is ready.")
 
 
 def event(kind: str, source: str, **more: Any) -> dict[str, Any]:

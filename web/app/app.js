@@ -235,6 +235,7 @@ export class App {
       failed = false;
     } finally {
       this.copy.end(failed);
+      this.badge.end();
     }
     if (done && done.reason !== "abort") this.hooks.done?.(this.result());
   }

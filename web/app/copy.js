@@ -90,6 +90,7 @@ export class Copy {
   /** No more events: finished, stopped or failed. */
   end(failed = false) {
     this.#writing = false;
+    hush(this.#status); // it tells of what goes on; what became of it is in the badge
     if (!this.#versions.at(-1)?.text) {
       this.#versions.pop();
       this.#shown = this.#versions.length - 1;
