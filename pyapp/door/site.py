@@ -10,7 +10,7 @@ from pyapp.door.options import ClientOptions, Spell, is_url
 from pyapp.door.services import Progress, Services, SiteError
 from pyapp.errors import BadArgument, BadModel
 from pyapp.routing.access_token import Shop
-from pyapp.weights.store import STAGE
+from pyapp.weights.store import STAGE, STORED_STAGE
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +26,8 @@ class Site:
         self._stored_vision: Any = None
         self._cpu: Any = None
         self._classes: list[str] | None = None
-        self._bytes: dict[str, tuple[int, int]] = {}
-        """Of each model: here, and in all."""
+        self._coming: dict[str, tuple[str, int, int]] = {}
+        """Of each model: its stage, the bytes here, and in all."""
         self.language_bytes: int | None = None
         """Of the language model, where the site's list says it."""
 
@@ -96,12 +96,16 @@ class Site:
         return Shop(self._options.site, self._options.ancestor or self.address("/").rstrip("/"))
 
     async def _ensure(self, url: str) -> Any:
-        """The model at ``url`` in the store. Two may be on their way at once: what is told are their bytes together."""
+        """The model at ``url`` in the store. Two may be on their way at once: what is told are their bytes together,
+        as a download while one of them is downloaded."""
 
         def report(stage: str, loaded: int, total: int | None) -> None:
-            if stage == STAGE and total is not None:
-                self._bytes[url] = (loaded, total)
-                loaded, total = (sum(column) for column in zip(*self._bytes.values(), strict=True))
+            if stage in (STAGE, STORED_STAGE) and total is not None:
+                self._coming[url] = (stage, loaded, total)
+                if any(each == STAGE and here < of for each, here, of in self._coming.values()):
+                    stage = STAGE
+                loaded = sum(here for _, here, _ in self._coming.values())
+                total = sum(of for _, _, of in self._coming.values())
             self._progress(stage, loaded, total)
 
         return await self._services.ensure_model(url, report)

@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import BadModel, BadWeights
 from .buffers import Buffer, Buffers
 from .chunks import Chunks
-from .download import ManifestOrigin, Origin, Tick, UrlOrigin
+from .download import ManifestOrigin, Origin, UrlOrigin
 from .files import Files, MemoryFiles, StorageError, delete_all, read_json, write_json
 from .gguf import read_gguf
 from .manifest import URL_CHUNK_BYTES, Manifest, join_url, name_of_url, parse_manifest, url_key
@@ -34,6 +34,8 @@ from .packing import PackLayout, Progress
 from .source import Bytes, check_range
 
 STAGE = "weights"
+STORED_STAGE = "stored"
+"""Reported in the place of "weights" while nothing has come over the network: what is here was kept before."""
 MEMORY_STAGE = "weights_in_memory"
 """Reported once when the weights cannot be kept and go on in memory."""
 
@@ -155,7 +157,8 @@ class Store:
         """Makes all of a model's bytes available: a manifest's, or a ``.gguf`` file's.
 
         What an earlier visit has kept is not downloaded again; where packed weights are stored, the file's own
-        released bytes are not either. ``progress("weights", bytes here, bytes in all)``.
+        released bytes are not either. ``progress("weights", bytes here, bytes in all)``; ``progress("stored", ...)`` as
+        long as no byte has come from the network.
 
         Raises:
             BadWeights: bytes that cannot be had or are not the promised ones; finished chunks stay for the next try.
@@ -242,7 +245,7 @@ class Store:
             await chunks.put(index, piece, await self.buffers.sha256(piece))
         if pieces:
             await self._check_whole(ChunkSource(chunks, origin, self.buffers), chunks)
-        await self._fill(chunks, origin, progress, signal)
+        await self._fill(chunks, origin, progress, signal, came=bool(pieces))
         fields = {"name": name_of_url(url), "title": name_of_url(url), "kind": "language", "format": "gguf"}
         return StoredModel(self, {**fields, "bytes": size, "url": url}, url, chunks, origin)
 
@@ -255,8 +258,11 @@ class Store:
             await delete_all(self.files, f"url-{chunks.key}")
             raise
 
-    async def _fill(self, chunks: Chunks, origin: Origin, progress: Progress, signal: AbortSignal | None) -> None:
-        tick = _meter(chunks, progress, signal)
+    async def _fill(
+        self, chunks: Chunks, origin: Origin, progress: Progress, signal: AbortSignal | None, *, came: bool = False
+    ) -> None:
+        """``came``: whether some of it has been downloaded already."""
+        meter = _Meter(chunks, progress, signal, came)
         try:
             # Twice, since storage may lose in the meantime what had arrived (someone empties the cache).
             for _ in range(2):
@@ -265,13 +271,13 @@ class Store:
                     wanted = [index for index in wanted if index < chunks.released]
                 if not wanted:
                     break
-                await origin.fill(chunks, wanted, tick)
+                await origin.fill(chunks, wanted, meter.tick)
                 await chunks.settle()
         finally:
             if chunks.in_memory:
                 progress(MEMORY_STAGE, chunks.size, chunks.size)
             await chunks.close()
-        progress(STAGE, chunks.size, chunks.size)
+        progress(meter.stage, chunks.size, chunks.size)
 
     async def _keep_json(self, name: str, value: Any) -> None:
         try:
@@ -280,18 +286,27 @@ class Store:
             await delete_all(self.files, name)
 
 
-def _meter(chunks: Chunks, progress: Progress, signal: AbortSignal | None) -> Tick:
+class _Meter:
     """Adds up what has come of each chunk."""
-    coming: dict[int, int] = {}
 
-    def tick(index: int, come: int) -> None:
-        if signal is not None and signal.aborted:
+    def __init__(self, chunks: Chunks, progress: Progress, signal: AbortSignal | None, came: bool) -> None:
+        self._chunks, self._progress, self._signal, self._came = chunks, progress, signal, came
+        self._coming: dict[int, int] = {}
+
+    @property
+    def stage(self) -> str:
+        return STAGE if self._came else STORED_STAGE
+
+    def tick(self, index: int, come: int) -> None:
+        """``come`` bytes of a chunk are here; 0 once it is asked for. Raises: CancelledError after an abort."""
+        if self._signal is not None and self._signal.aborted:
             raise asyncio.CancelledError
+        chunks, coming = self._chunks, self._coming
         coming[index] = come
+        self._came = self._came or come > 0
         here = chunks.size - sum(chunks.bytes_of(each) for each in chunks.missing() if each not in coming)
-        progress(STAGE, here - sum(chunks.bytes_of(each) - coming[each] for each in coming), chunks.size)
-
-    return tick
+        here -= sum(chunks.bytes_of(each) - coming[each] for each in coming)
+        self._progress(self.stage, here, chunks.size)
 
 
 def _is_look(value: Any) -> bool:

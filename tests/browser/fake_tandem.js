@@ -5,7 +5,8 @@
 // `{fails: true}`, and with `{waits: true}` the GPU was lost and a text waits for it, as there is no cloud.
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
-const plan = { slow: 0, fail: {}, words: 24, tokens: 1, ...globalThis.fake };
+const STAGES = [["runtime", 16e6], ["weights", 116.9e6], ["shaders", 30]];
+const plan = { slow: 0, fail: {}, words: 24, tokens: 1, stages: STAGES, ...globalThis.fake };
 const LOST = "The GPU was lost; the device is being made ready again.";
 const calls = (globalThis.calls = []);
 const MIB = 2 ** 20;
@@ -41,7 +42,7 @@ const MEMORY = {
 
 export async function createClient({ onProgress, ...options }) {
   calls.push(["create", options]);
-  for (const [stage, total] of [["runtime", 16e6], ["weights", 116.9e6], ["shaders", 30]]) {
+  for (const [stage, total] of plan.stages) {
     for (let step = 0; step <= 4; step++) {
       onProgress({ stage, loaded: (total * step) / 4, total });
       if (plan.slow) await pause(plan.slow);

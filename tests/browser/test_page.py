@@ -264,6 +264,21 @@ async def test_first_download_is_announced_with_its_size(open_page: Open, site: 
     await expect(part(page, "notice")).to_be_hidden()
 
 
+@pytest.mark.parametrize(
+    ("lang", "stage", "says"),
+    [
+        ("en", "weights", "Downloading the models"),
+        ("en", "stored", "Checking what this device has stored"),
+        ("zh", "weights", "正在下载模型"),
+        ("zh", "stored", "正在检查本机已存的模型"),
+    ],
+)
+async def test_the_bar_tells_a_download_from_what_is_stored(open_page: Open, lang: str, stage: str, says: str) -> None:
+    stages = [[stage, 116.9e6]]
+    page = await open_page(f"/?adapter=software&lang={lang}", **fake(slow=500, stages=stages))
+    await expect(part(page, "progress").locator(".stage")).to_have_text(says)
+
+
 async def test_without_a_usable_gpu_no_language_model_is_announced(open_page: Open) -> None:
     page = await open_page("/", **fake(slow=60))  # the only adapter is emulated
     await expect(part(page, "notice")).to_contain_text("EfficientNet")

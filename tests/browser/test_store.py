@@ -134,15 +134,16 @@ async def test_first_and_later_visits(served: tuple[str, StoreSite], lasting: Br
         "model": True,
         "blob": True,
         "digest": wanted,
-        "stages": ["weights"],
+        "stages": ["stored", "weights"],
         "last": ["weights", len(MODEL), len(MODEL)],
     }
     assert len(chunks_asked(site)) == COUNT
+    stored = {**first, "stages": ["stored"], "last": ["stored", len(MODEL), len(MODEL)]}
 
     # In the same worker, and in a new tab while the first one reads.
     for again in (page, await open_store(lasting, url)):
         site.log.clear()
-        assert await visit(again) == first
+        assert await visit(again) == stored
         assert chunks_asked(site) == []
         await python(again, VISIT + "_, held = await packed(store, model)\nawait held.read_js(0, 100)\nNone")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -10,6 +11,9 @@ import pytest
 
 from pyapp.client import Client
 from pyapp.door.generation import Generation
+from pyapp.door.options import ClientOptions
+from pyapp.door.services import Progress
+from pyapp.door.site import Site
 from pyapp.errors import BadWeights, Closed, CloudUnavailable, ContextFull, NoDevice
 from pyapp.routing.breaker import THRESHOLDS
 from pyapp.routing.router import Part
@@ -100,6 +104,37 @@ async def test_progress_of_models_that_come_together_is_one() -> None:
     assert [(each["loaded"], each["total"]) for each in reports] == [(5, 10), (10, 20)]
     await arrived(world, client)
     await looking
+
+
+async def test_what_is_stored_is_told_as_a_download_only_while_the_other_model_is_one() -> None:
+    heard: dict[str, Progress] = {}
+
+    async def ensure_model(url: str, progress: Progress) -> None:
+        heard[url.split("/")[-2]] = progress
+
+    told: list[tuple[str, int, int | None]] = []
+    services = dataclasses.replace(World().services(), ensure_model=ensure_model)
+    site = Site(ClientOptions(), services, "https://shop.example/", lambda *report: told.append(report))
+    await site.language()
+    await site.vision(fresh=True)
+    language, vision = heard["smollm2-135m"], heard["efficientnet-lite0"]
+    for tell, stage, here, of in (
+        (language, "stored", 10, 10),
+        (vision, "stored", 0, 5),
+        (vision, "weights", 1, 5),
+        (language, "stored", 10, 10),
+        (vision, "weights", 5, 5),
+        (language, "stored", 10, 10),
+    ):
+        tell(stage, here, of)
+    assert told == [
+        ("stored", 10, 10),
+        ("stored", 10, 15),
+        ("weights", 11, 15),
+        ("weights", 11, 15),
+        ("weights", 15, 15),
+        ("stored", 15, 15),
+    ]
 
 
 async def test_text_that_is_too_long_for_the_cloud_waits_for_the_device() -> None:

@@ -62,8 +62,14 @@ async def test_first_visit_downloads_and_the_second_does_not(server: FakeServer,
     assert reports.seen[-1] == ("weights", len(DATA), len(DATA))
     assert len(set(loaded)) > 5, "progress within chunks too"
 
+    # Nothing is a download before its first byte, nor what an earlier visit has kept.
+    assert next(stage for stage, loaded, _ in reports.seen if loaded == 0) == "stored"
+    assert {stage for stage, loaded, _ in reports.seen if loaded} == {"weights"}
+
     server.log.clear()
+    reports = Reports()
     again = await new_store(server, disk).ensure_model(MANIFEST, reports)
+    assert reports.seen == [("stored", len(DATA), len(DATA))]
     assert await whole(again) == DATA
     assert server.urls() == [MANIFEST]
     assert server.open == 0
@@ -316,7 +322,7 @@ async def test_released_chunks_stay_away_while_the_packed_blob_is_there(server: 
     server.log.clear()
     store, reports = new_store(server, disk), Reports()
     model = await store.ensure_model(MANIFEST, reports)
-    assert reports.seen == [("weights", len(DATA), len(DATA))]
+    assert reports.seen == [("stored", len(DATA), len(DATA))]
     assert (await model.source.read(0, 1200)).tobytes() == DATA[:1200]
     assert server.urls(".bin") == [], "the second visit downloads nothing"
     assert model.source.near == 2 * CHUNK

@@ -33,8 +33,8 @@ async def disk() -> AsyncIterator[FakeDisk]:
     assert disk.handles == [], "a file was left open"
 
 
-async def visit(server: FakeServer, disk: FakeDisk | None) -> StoredModel:
-    model = await new_store(server, disk).ensure_model(URL, Reports())
+async def visit(server: FakeServer, disk: FakeDisk | None, reports: Reports | None = None) -> StoredModel:
+    model = await new_store(server, disk).ensure_model(URL, reports or Reports())
     assert (await model.source.read(0, model.source.size)).tobytes() == server.files[URL]
     await model.close()
     assert server.open == 0
@@ -45,12 +45,14 @@ async def visit(server: FakeServer, disk: FakeDisk | None) -> StoredModel:
 @pytest.mark.parametrize("announces", [True, False])
 async def test_any_kind_of_server(server: FakeServer, disk: FakeDisk, ranges: bool, announces: bool) -> None:
     server.ranges, server.announces = ranges, announces
-    model = await visit(server, disk)
+    model = await visit(server, disk, first := Reports())
+    assert first.seen[-1] == ("weights", len(DATA), len(DATA))
     assert (model.name, model.format, model.persistent) == ("Some-Model.Q4_1", "gguf", True)
     assert model.manifest["kind"] == "language"
     assert model.manifest["bytes"] == len(DATA)
     sent = server.sent
-    await visit(server, disk)
+    await visit(server, disk, second := Reports())
+    assert second.seen == [("stored", len(DATA), len(DATA))]
     assert server.sent - sent == 0, "the second visit asks only whether the file is still the same"
 
 
