@@ -155,17 +155,22 @@ class Client:
         """Writes: an async iterator of events (``pyapp.door.events``). Begins at the first ``anext``.
 
         ``request``: ``prompt`` or ``messages``, ``facts``, ``brief``, ``max_tokens`` (256), ``temperature`` (0),
-        ``top_k`` (0), ``top_p`` (1), ``seed`` (0). Setting ``signal`` ends the stream with reason "abort".
+        ``top_k`` (0), ``top_p`` (1), ``seed`` (0). Setting ``signal`` ends the stream with reason "abort"; of a call
+        whose signal is set before it begins the arguments are checked, and nothing else is done.
 
         Raises while iterating: BadArgument, ContextFull, Closed, and what kept every allowed side from answering.
         """
-        return Generation(lambda tally: self._generate(request, tally), signal, self._running.add)
+        return Generation(lambda tally: self._begin(request, tally), signal, self._running.add)
 
-    async def _generate(self, request: dict[str, Any], tally: Tally) -> AsyncGenerator[Event]:
+    def _begin(self, request: dict[str, Any], tally: Tally) -> AsyncGenerator[Event]:
+        """The events of a request that is in order. Raises: BadArgument, Closed."""
         self._open()
         known(request, (*PROMPT_NAMES, *SAMPLING_NAMES), "generate", self._spell)
         sampling = sampling_params(request, self._spell)
         messages = build_messages(**{name: well_formed(request.get(name)) for name in PROMPT_NAMES})
+        return self._generate(Turn(messages, sampling), tally)
+
+    async def _generate(self, turn: Turn, tally: Tally) -> AsyncGenerator[Event]:
         tally.source = self._next_source()
         with self._telemetry.text(tally, lambda: self._closed) as watch:
             if self._writing.locked():
@@ -174,7 +179,7 @@ class Client:
                 self._open()
                 tally.source = self._next_source()  # it may be another one than before the wait
                 try:
-                    async with aclosing(self._router.stream(Turn(messages, sampling), tally)) as stream:
+                    async with aclosing(self._router.stream(turn, tally)) as stream:
                         async for source, part in stream:
                             self._pressure.heard(source, part)
                             watch.heard(source, part)

@@ -12,7 +12,7 @@ export const failed = (message, details) => new TandemError("cloud_unavailable",
 
 /**
  * Asks the gateway and yields `{type: "text" | "usage" | "done", ...}` with source "cloud"; usage and done come last.
- * An abort of `signal` ends in usage and done too. `before`: what was shown already, by a side that failed. `ask` is a
+ * An abort of `signal` ends in usage and done too, by who wrote last. `before`: what was shown already, by a side that failed. `ask` is a
  * `fetch`, or one that brings a token (access-token.js).
  */
 export async function* readCloud(url, request, signal, before = NOTHING, ask = fetch) {
@@ -24,8 +24,7 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   let pieces = 0;
   let waiting = 0; // pieces that the joiner holds
   let characters = 0;
-  let usage = null;
-  let reason = "abort";
+  let [usage, reason, writer] = [null, "abort", before.text ? before.source : null];
   // Of so many tokens those that are new, by the share of characters.
   const fresh = (tokens) => tokens - Math.round((tokens * joiner.repeated) / Math.max(1, characters));
   const written = (text) => ({ type: "text", text, tokens: Math.max(1, fresh(waiting)), source: "cloud" });
@@ -44,6 +43,7 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
           if (!text) continue;
           yield written(text);
           waiting = 0;
+          writer = "cloud";
         }
       } catch (error) {
         // Figures with a reason come last: all of the text is there, and only its end mark is not.
@@ -61,7 +61,8 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   const cloudTokens = before.cloudTokens + fresh(usage?.completion_tokens ?? pieces);
   const promptTokens = usage?.prompt_tokens ?? 0;
   yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
-  yield { type: "done", reason: reason === "length" || reason === "abort" ? reason : "stop", source: "cloud" };
+  if (reason === "abort") yield { type: "done", reason, source: writer };
+  else yield { type: "done", reason: reason === "length" ? reason : "stop", source: "cloud" };
 }
 
 /** One POST; yields the JSON object of each event until `[DONE]`. Leaving the loop ends the exchange. */

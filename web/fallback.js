@@ -62,7 +62,7 @@ export class Fallback {
     const { buildMessages, checkSampling } = await import("./prompt.js");
     const full = { ...checkSampling(request), messages: buildMessages(request) };
     const message = `${death.message} The text ${shown.text ? "goes on" : "is written"} from the cloud.`;
-    stream.push({ type: "status", code: death.code, message, source: "cloud" });
+    if (!stream.signal.aborted) stream.push({ type: "status", code: death.code, message, source: "cloud" });
     try {
       const ask = this.#shop?.to(this.#cloud);
       for await (const event of readCloud(this.#cloud, full, stream.signal, shown, ask)) {

@@ -23,8 +23,9 @@
  * @typedef {{type: "text", text: string, tokens: number, source: "device" | "cloud"}
  *   | {type: "status", code: string, message: string, source: "device" | "cloud"}
  *   | {type: "usage", promptTokens: number, completionTokens: number, deviceTokens: number, cloudTokens: number}
- *   | {type: "done", reason: "stop" | "length" | "abort", source: "device" | "cloud"}} GenerateEvent
- *   `text`: what came together; `tokens` that it stands for as far as is known by then, the usage counts better
+ *   | {type: "done", reason: "stop" | "length" | "abort", source: "device" | "cloud" | null}} GenerateEvent
+ *   `text`: what came together; `tokens` that it stands for as far as is known by then, the usage counts better;
+ *   `done`: the side that ended the text, of an aborted one the side that wrote last, null where nothing was written
  * @typedef {{mode: string, tier: string | null, outcome: string, sides: ("device" | "cloud")[], device_tokens: number,
  *   cloud_tokens: number, prompt_tokens: number, fallbacks: {reason: string, from: string, to: string,
  *   takeover_ms: number | null, mid_text: boolean}[], first_ms: number | null, total_ms: number}} TextRecord
@@ -203,9 +204,9 @@ function closed() {
 }
 
 /** The last event of a text of which everything else has come. */
-function endOf({ usage, source }, { maxTokens = 256 }, aborted) {
+function endOf({ usage, source, text }, { maxTokens = 256 }, aborted) {
   const reason = aborted ? "abort" : usage.completionTokens < maxTokens ? "stop" : "length";
-  return { type: "done", reason, source };
+  return { type: "done", reason, source: aborted && !text ? null : source };
 }
 
 /** A picture of our own. */

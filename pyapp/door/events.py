@@ -3,7 +3,7 @@
     {"type": "text",   "text": str, "tokens": int, "source": Source}        what came together, see ``TextEvent``
     {"type": "status", "code": str, "message": str, "source": Source}       anything worth telling, see ``STATUS_CODES``
     {"type": "usage",  "promptTokens": int, "completionTokens": int, "deviceTokens": int, "cloudTokens": int}    once
-    {"type": "done",   "reason": "stop" | "length" | "abort", "source": Source}                                  last
+    {"type": "done",   "reason": "stop" | "length" | "abort", "source": Source | None}     last, see ``DoneEvent``
 
 Errors are raised, never sent as an event.
 """
@@ -52,9 +52,12 @@ class UsageEvent(TypedDict):
 
 
 class DoneEvent(TypedDict):
+    """``source``: the side that ended the text. Of one that was aborted the side that wrote last, None where none had
+    written anything."""
+
     type: Literal["done"]
     reason: Reason
-    source: Source
+    source: Source | None
 
 
 Event = TextEvent | StatusEvent | UsageEvent | DoneEvent
@@ -84,5 +87,5 @@ def usage(tally: Tally) -> UsageEvent:
     }
 
 
-def done(reason: Reason, source: Source) -> DoneEvent:
+def done(reason: Reason, source: Source | None) -> DoneEvent:
     return {"type": "done", "reason": reason, "source": source}

@@ -33,6 +33,7 @@ class Signal(Protocol):
 
 class Generation:
     """The events of one call. It begins at the first ``anext``; leaving the loop, or dropping the object, aborts it.
+    ``stream`` is called then and raises what is wrong with the call, of one that is aborted already too.
 
     The work runs in a task of its own and never waits for the reader, so a reader who stops half-way holds nobody up.
     """
@@ -59,7 +60,13 @@ class Generation:
         if self._over:
             raise StopAsyncIteration
         if self._task is None:
-            self._task = asyncio.ensure_future(_work(self._stream(tally := Tally()), tally, self._signal, self._queue))
+            tally = Tally()
+            try:
+                stream = self._stream(tally)
+            except BaseException:
+                self._over = True
+                raise
+            self._task = asyncio.ensure_future(_work(stream, tally, self._signal, self._queue))
             self._started(self)
         item = await self._next()
         if item is None or isinstance(item, BaseException):
@@ -143,5 +150,5 @@ async def _work(stream: AsyncGenerator[Event], tally: Tally, signal: Signal | No
 
 
 def _abort(tally: Tally, queue: Queue) -> None:
-    for item in (events.usage(tally), events.done("abort", tally.source), None):
+    for item in (events.usage(tally), events.done("abort", tally.writer), None):
         queue.put_nowait(item)

@@ -93,12 +93,16 @@ class Tally:
     tokens: dict[Source, int] = field(default_factory=lambda: {"device": 0, "cloud": 0})
     shown: list[str] = field(default_factory=list)
     source: Source = "device"
+    """Whose turn it is."""
+    writer: Source | None = None
+    """Who made the last of what is shown; None where nothing is."""
 
     def take(self, part: Part, source: Source) -> None:
         """Counts one part of ``source``'s share."""
         if isinstance(part, Piece):
             self.shown.append(part.text)
             self.tokens[source] += part.tokens
+            self.writer = source if part.text else self.writer
         elif isinstance(part, Begin | End) and self.prompt_tokens is None:
             # Only the first side saw the prompt alone; whoever takes over reads the text shown as well.
             self.prompt_tokens = part.prompt_tokens

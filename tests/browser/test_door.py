@@ -151,6 +151,7 @@ async def test_queue_abort_leaving_and_closing(plain: Open) -> None:
     assert result["aborted"][-1]["reason"] == "abort"
     assert 0 < result["aborted"][-2]["cloudTokens"] < 200
     assert [event["type"] for event in result["before"]] == ["usage", "done"]
+    assert result["before"][-1]["source"] is None
     assert result["after"][-1]["reason"] in ("stop", "length")
     assert [entry.get("code") for entry in result["closed"]] == ["closed"] * 5
     assert all(entry["ours"] for entry in result["closed"])

@@ -142,7 +142,7 @@ def test_an_abort_does_not_wait_for_the_token_and_takes_nobody_along() -> None:
         return [aborted, await staying];
         """
     )
-    assert aborted[-1] == {"type": "done", "reason": "abort", "source": "cloud"}
+    assert aborted[-1] == {"type": "done", "reason": "abort", "source": None}
     assert other[-1]["reason"] == "stop"
 
 

@@ -170,14 +170,34 @@ async def test_abort_ends_in_usage_and_done_without_a_throw() -> None:
     assert client.status["source"] == "device", "an abort says nothing against the device"
 
 
-async def test_abort_before_the_start_does_no_work() -> None:
+@pytest.mark.parametrize("mode", ["prefer_on_device", "only_in_cloud"])
+async def test_abort_before_the_start_does_no_work_and_names_no_side(mode: str) -> None:
     world, signal = World(), asyncio.Event()
-    client = await opened(world)
+    client = await opened(world, mode=mode)
     signal.set()
     events = await collect(client, signal=signal)
     assert kinds(events) == ["usage", "done"]
-    assert events[-1]["reason"] == "abort"
-    assert world.engine.prompts == []
+    assert events[-1] == {"type": "done", "reason": "abort", "source": None}
+    assert (world.engine.prompts, world.cloud.requests) == ([], [])
+
+
+async def test_what_is_wrong_with_a_call_is_told_of_one_that_is_aborted_already_too() -> None:
+    signal = asyncio.Event()
+    signal.set()
+    client = await opened(World())
+    for wrong, said in (
+        ({"prompt": ""}, "prompt"),
+        ({"prompt": "Hi", "top_p": 2}, "top_p"),
+        ({"prompt": "Hi", "tone": "x"}, "tone"),
+    ):
+        writing = client.generate(signal=signal, **wrong)
+        with pytest.raises(BadArgument, match=said):
+            await anext(writing)
+        with pytest.raises(StopAsyncIteration):
+            await anext(writing)
+    await client.close()
+    with pytest.raises(Closed):
+        await collect(client, signal=signal)
 
 
 async def test_abort_while_waiting_for_the_turn() -> None:
@@ -192,8 +212,24 @@ async def test_abort_while_waiting_for_the_turn() -> None:
     events = await asyncio.wait_for(second, 1)
     assert kinds(events) == ["status", "usage", "done"]
     assert events[0]["code"] == "queued"
+    assert events[-1]["source"] is None
     assert len(world.engine.prompts) == 1
     await first.aclose()
+
+
+async def test_abort_before_the_other_side_s_first_word_names_the_one_that_wrote() -> None:
+    world, signal = World(cloud=FakeCloud(hold_after=0)), asyncio.Event()
+    world.engine.fail_at = 3
+    client = await opened(world, rebuilds_per_hour=0)
+    events: list[Any] = []
+    async for event in client.generate(prompt="Hi", signal=signal):
+        events.append(event)
+        if event["type"] == "status":
+            await asyncio.sleep(0.01)
+            assert len(world.cloud.requests) == 1
+            signal.set()
+    assert kinds(events) == ["text"] * 3 + ["status", "usage", "done"]
+    assert events[-1] == {"type": "done", "reason": "abort", "source": "device"}
 
 
 async def test_abort_ends_the_cloud_exchange() -> None:

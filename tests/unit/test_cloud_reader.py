@@ -180,7 +180,7 @@ def test_abort_ends_in_usage_and_done() -> None:
     (result,) = read(case(event(text="a"), hang=True, abortAfter=1))
     assert [entry["type"] for entry in result["events"]] == ["text", "usage", "done"]
     assert result["events"][1]["cloudTokens"] == 1
-    assert result["events"][2]["reason"] == "abort"
+    assert result["events"][2] == {"type": "done", "reason": "abort", "source": "cloud"}
     assert result["closed"]
 
 

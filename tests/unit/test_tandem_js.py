@@ -162,6 +162,45 @@ def test_worker_that_dies_after_the_last_token_leaves_a_whole_text(come: int, mo
     assert (events[-1]["reason"], events[-1]["source"], asked) == (reason, "device", None)
 
 
+def test_a_call_that_is_aborted_already_asks_no_cloud_and_names_no_side() -> None:
+    events, wrong, asked = js(
+        """
+        cloud({ text: "never" });
+        const client = await opening();
+        worker.answer = () => worker.onerror({ message: "gone", preventDefault() {} });
+        const ask = (request) => collect(client.generate({ ...request, signal: AbortSignal.abort() }));
+        return [await ask({ prompt: "Hi" }), await failure(() => ask({ prompt: "" })), asked];
+        """
+    )
+    assert [event["type"] for event in events] == ["usage", "done"]
+    assert events[-1] == {"type": "done", "reason": "abort", "source": None}
+    assert (wrong["code"], asked) == ("bad_argument", None)
+
+
+def test_worker_that_dies_after_the_usage_of_an_aborted_text_names_who_wrote() -> None:
+    ends = js(
+        """
+        const ends = [];
+        for (const text of ["", "He"]) {
+          const client = await opening();
+          const controller = new AbortController();
+          const usage = { type: "usage", promptTokens: 0, completionTokens: 0, deviceTokens: 0, cloudTokens: 0 };
+          worker.answer = ({ op, id }) => {
+            if (op !== "generate") return;
+            if (text) worker.say({ re: id, event: { type: "text", text, tokens: 1, source: "device" } });
+            controller.abort();
+            worker.say({ re: id, event: usage });
+            worker.onerror({ message: "gone", preventDefault() {} });
+          };
+          const { signal } = controller;
+          ends.push((await collect(client.generate({ prompt: "x", signal }))).at(-1));
+        }
+        return ends;
+        """
+    )
+    assert [(end["reason"], end["source"]) for end in ends] == [("abort", None), ("abort", "device")]
+
+
 @pytest.mark.parametrize("options", ['{ mode: "only_on_device", site: "pk_rosa_1" }', "{ cloud: null }"])
 def test_worker_that_dies_at_work_sends_nothing_out_where_it_may_not(options: str) -> None:
     result = js(

@@ -113,6 +113,16 @@ async def test_cancel_ends_as_an_abort() -> None:
     page.door.receive(json.dumps({"op": "cancel", "id": ident}))  # too late: harmless
 
 
+async def test_a_call_that_is_aborted_already_is_checked_and_ends_without_a_side() -> None:
+    page = Page(World())
+    await page.open()
+    wrong = await page.answer(page.send("generate", request={"prompt": "Hi", "topP": 2}, aborted=True))
+    assert wrong["error"]["code"] == "bad_argument"
+    ident = page.send("generate", request={"prompt": "Hi"}, aborted=True)
+    assert (await page.answer(ident))["end"] is True
+    assert page.events(ident)[-1] == {"type": "done", "reason": "abort", "source": None}
+
+
 async def test_arrays_travel_as_attachments() -> None:
     page = Page(World())
     await page.open()
