@@ -50,6 +50,9 @@ async def test_on_the_device_and_again_without_a_download(open_page: Open, site:
     await expect(part(page, "badge")).to_have_attribute("data-source", "device", timeout=LOAD_MS)
     await expect(part(page, "notice")).to_be_hidden()
     assert [url for url in asked if url.endswith(".bin")] == []
+    await give_espresso(page, data)
+    await page.get_by_text("Short", exact=True).click()
+    assert await write(page) == text  # drawn, but with the same seed
 
 
 async def test_without_a_gpu_the_processor_looks_and_the_cloud_writes(open_page: Open, data: Path) -> None:
