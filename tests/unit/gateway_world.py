@@ -22,7 +22,6 @@ from tests.unit.gateway_fakes import (
     scripted_server,
 )
 
-Answer = Script
 PATH = "/api/ai/cloud-stream"
 PROMPT = "Secret garden mug"
 USAGE = {"prompt_tokens": 9, "completion_tokens": 3}
@@ -48,7 +47,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(script: Answer, **settings: Any) -> AsyncIterator[World]:
+async def world(script: Script, **settings: Any) -> AsyncIterator[World]:
     async with scripted_server(script) as upstream:
         given = Settings(**{"upstream_url": upstream.url, "upstream_key": "k-123", "upstream_model": "m", **settings})
         async with gateway(given) as url, httpx.AsyncClient(base_url=url, timeout=10) as client:
@@ -75,7 +74,7 @@ def error_of(response: httpx.Response, status: int, code: str) -> str:
     return message
 
 
-def chunks(*parts: bytes, end: bool = True) -> Answer:
+def chunks(*parts: bytes, end: bool = True) -> Script:
     async def script(exchange: Exchange) -> None:
         await exchange.stream_head()
         for part in parts:
@@ -86,7 +85,7 @@ def chunks(*parts: bytes, end: bool = True) -> Answer:
     return script
 
 
-def replies(status: int, body: bytes, **headers: str) -> Answer:
+def replies(status: int, body: bytes, **headers: str) -> Script:
     async def script(exchange: Exchange) -> None:
         await exchange.head(status, content_length=str(len(body)), **headers)
         await exchange.write(body)

@@ -16,8 +16,8 @@ from pyapp.errors import BadArgument
 from pyapp.gateway import access
 from pyapp.gateway.app import create_app
 from pyapp.gateway.settings import Settings
-from tests.unit.gateway_fakes import DONE_CHUNK, Exchange, gateway, openai_chunk, scripted_server
-from tests.unit.gateway_world import PATH, PROMPT, WHOLE, Answer, chunks, error_of, events_of, replies
+from tests.unit.gateway_fakes import DONE_CHUNK, Exchange, Script, gateway, openai_chunk, scripted_server
+from tests.unit.gateway_world import PATH, PROMPT, WHOLE, chunks, error_of, events_of, replies
 
 TOKEN_PATH = "/api/ai/token"
 SECRET = "0123456789abcdef" * 2
@@ -40,7 +40,7 @@ def sites(caps: str = "") -> str:
 
 @asynccontextmanager
 async def shop(
-    folder: Path, toml: str, script: Answer | None = None, **settings: Any
+    folder: Path, toml: str, script: Script | None = None, **settings: Any
 ) -> AsyncIterator[httpx.AsyncClient]:
     """A client of a gateway with that configuration; the pages are those of ``folder``."""
     (config := folder / "gateway.toml").write_text(toml)
@@ -279,7 +279,7 @@ async def test_streams_at_once_and_the_place_of_one_that_left(tmp_path: Path) ->
     ],
     ids=["usage", "estimate", "cut", "refused"],
 )
-async def test_what_a_day_costs(tmp_path: Path, script: Answer, left: int) -> None:
+async def test_what_a_day_costs(tmp_path: Path, script: Script, left: int) -> None:
     """The prompt is 17 bytes, so 5 tokens by estimate."""
     async with shop(tmp_path, "[client]\ntokens_per_day = 100", script) as client:
         await client.post(PATH, json=ASK)

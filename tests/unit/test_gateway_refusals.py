@@ -13,6 +13,7 @@ from pyapp.gateway.settings import Settings
 from tests.unit.gateway_fakes import (
     ROLE_CHUNK,
     Exchange,
+    Script,
     gateway,
     scripted_server,
 )
@@ -20,7 +21,6 @@ from tests.unit.gateway_world import (
     PATH,
     PROMPT,
     WHOLE,
-    Answer,
     chunks,
     error_of,
     replies,
@@ -48,7 +48,7 @@ from tests.unit.gateway_world import (
         (chunks(ROLE_CHUNK), 502, "cloud_unavailable", "cut its answer off"),
     ],
 )
-async def test_failures_before_the_stream_are_statuses(script: Answer, status: int, code: str, message: str) -> None:
+async def test_failures_before_the_stream_are_statuses(script: Script, status: int, code: str, message: str) -> None:
     async with world(script) as it:
         response = await it.ask()
     assert message in error_of(response, status, code)

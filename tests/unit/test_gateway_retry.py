@@ -17,13 +17,12 @@ from pyapp.errors import CloudUnavailable
 from pyapp.gateway import retry
 from pyapp.gateway.retry import MayPass, Retries, retry_after_seconds
 from pyapp.gateway.settings import Settings
-from tests.unit.gateway_fakes import DONE_CHUNK, ROLE_CHUNK, Exchange, gateway, openai_chunk, scripted_server
+from tests.unit.gateway_fakes import DONE_CHUNK, ROLE_CHUNK, Exchange, Script, gateway, openai_chunk, scripted_server
 from tests.unit.gateway_world import (
     PATH,
     PROMPT,
     TEXTS,
     WHOLE,
-    Answer,
     chunks,
     error_of,
     events_of,
@@ -35,7 +34,7 @@ NOW = 1_800_000_000.0
 QUICK = {"retry_wait_seconds": 0.02}
 
 
-def in_turn(*answers: Answer) -> Answer:
+def in_turn(*answers: Script) -> Script:
     """Each exchange gets the next answer; those beyond the last get the last."""
     left = list(answers)
 
@@ -54,7 +53,7 @@ async def hang_up(exchange: Exchange) -> None:
     [replies(429, b"{}"), replies(502, b""), replies(503, b"<html>"), replies(504, b""), hang_up],
     ids=["429", "502", "503", "504", "a connection cut before the head"],
 )
-async def test_what_may_pass_is_tried_again(failure: Answer) -> None:
+async def test_what_may_pass_is_tried_again(failure: Script) -> None:
     async with world(in_turn(failure, failure, chunks(WHOLE)), **QUICK) as it:
         events = events_of(await it.ask())
     assert [event["text"] for event in events[:-1]] == TEXTS
@@ -84,7 +83,7 @@ async def test_the_last_failure_is_told(tries: int) -> None:
     ],
     ids=["500", "400", "401", "404", "html", "an error event", "cut after the head"],
 )
-async def test_what_another_try_would_meet_again_or_pay_for_twice_is_not_tried(answer: Answer) -> None:
+async def test_what_another_try_would_meet_again_or_pay_for_twice_is_not_tried(answer: Script) -> None:
     async with world(in_turn(answer, chunks(WHOLE)), **QUICK) as it:
         assert (await it.ask()).status_code >= 400
     assert len(it.upstream.exchanges) == 1
