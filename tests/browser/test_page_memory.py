@@ -1,95 +1,18 @@
-"""The memory map on the page: what is drawn where, what moves, what was decided, and that it looks only while open."""
+"""The memory map on the page: what is drawn where, what moves, and what was decided."""
 
 from __future__ import annotations
 
-import asyncio
 import itertools
-import json
 import re
 from typing import Any
 
 import pytest
-from playwright.async_api import Locator, Page, expect
+from playwright.async_api import expect
 
 from .conftest import Open
-from .page_parts import calls, part
+from .memory_parts import AT, MIB, fake, give, look_twice, memory, move, opened
+from .page_parts import part
 from .test_page_access import CONTRAST
-
-MIB = 2**20
-AT = 1_764_439_392_000  # 2025-11-29 18:03:12 UTC
-UTC = {"timezone_id": "UTC"}
-
-
-def memory() -> dict[str, Any]:
-    """A pool in the middle of its life: both models, a gap, a streaming slot, a cache filled in part."""
-    weights = [
-        {"offset": 0, "size": 40 * MIB, "tenant": "language", "label": "embed"},
-        {"offset": 40 * MIB, "size": 20 * MIB, "tenant": "language", "label": "layers.0"},
-        {"offset": 60 * MIB, "size": 10 * MIB, "tenant": "language", "label": "layers.29", "streamed": True},
-        {"offset": 80 * MIB, "size": 20 * MIB, "tenant": "vision", "label": "blocks.0"},
-    ]
-    workspace = [
-        {"offset": 0, "size": 3 * MIB, "tenant": "activations", "label": "activations"},
-        {"offset": 3 * MIB, "size": MIB, "tenant": "language", "label": "rope"},
-        {"offset": 4 * MIB, "size": 4 * MIB, "tenant": "language", "label": "layers.0.kv", "filled": MIB},
-    ]
-    return {
-        "asked": 128 * MIB,
-        "live": 108 * MIB,
-        "peak": 120 * MIB,
-        "budget": 900 * MIB,
-        "slabs": [
-            {"size": 100 * MIB, "used": 90 * MIB, "role": "weights", "spans": weights},
-            {"size": 8 * MIB, "used": 8 * MIB, "role": "workspace", "spans": workspace},
-        ],
-        "tenants": {"language": 75 * MIB, "vision": 20 * MIB, "activations": 3 * MIB},
-        "objects": {"slab": 2},
-        "moved": {"bytes": 60 * MIB, "uploads": 3},
-        "moves": [move(0)],
-    }
-
-
-def move(number: int, direction: str = "in", offset: int = 40 * MIB) -> dict[str, Any]:
-    return {
-        "at": AT + 1000 * number,
-        "tenant": "language",
-        "label": f"layers.{number}",
-        "slab": 0,
-        "offset": offset,
-        "bytes": 2 * MIB + MIB // 4,
-        "direction": direction,
-    }
-
-
-def fake(**plan: Any) -> dict[str, Any]:
-    """Arguments for ``open_page``: the fake door with this plan, and the pool of ``memory()`` unless it has another."""
-    return {"fake": True, "init": f"window.fake = {json.dumps({'memory': memory(), **plan})}", **UTC}
-
-
-async def give(page: Page, changed: dict[str, Any]) -> None:
-    """From now on the fake door's ``inspect.memory()`` tells this."""
-    await page.evaluate("(changed) => { window.fake.memory = changed; }", changed)
-
-
-async def opened(page: Page) -> Locator:
-    """The panel, opened, with its first map drawn."""
-    panel = part(page, "memory")
-    await panel.locator("summary").first.click()
-    await expect(panel.locator("svg.slab").first).to_be_visible()
-    return panel
-
-
-async def looks(page: Page) -> int:
-    return len(await calls(page, "memory"))
-
-
-async def look_twice(page: Page) -> None:
-    """Waits until the page has looked once more and has begun another look, so that it has drawn what the first saw."""
-    seen = await looks(page)
-    async with asyncio.timeout(30):
-        while await looks(page) < seen + 2:
-            await page.wait_for_timeout(100)
-
 
 # What is on top at points of a slab's picture, given in pixels from its own corner.
 KINDS_AT = """(picture, points) => {
@@ -272,76 +195,6 @@ async def test_reduced_motion_frames_a_move_and_nothing_flashes(open_page: Open)
     )
     assert style[:2] == ["none", "1"]
     assert style[2] != "none"
-
-
-async def test_looks_only_while_open_and_visible(open_page: Open) -> None:
-    page = await open_page("/", **fake())
-    await expect(part(page, "badge")).to_have_attribute("data-source", "device")
-    await page.wait_for_timeout(600)
-    assert await looks(page) == 0
-    panel = await opened(page)
-    await page.wait_for_timeout(2500)
-    assert 3 <= await looks(page) <= 4  # at once, and then once a second
-    hide = """(hidden) => {
-      Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
-      document.dispatchEvent(new Event("visibilitychange"));
-    }"""
-    await page.evaluate(hide, True)
-    seen = await looks(page)
-    await page.wait_for_timeout(1500)
-    assert await looks(page) == seen
-    await page.evaluate(hide, False)
-    await page.wait_for_timeout(100)
-    assert await looks(page) == seen + 1
-    await panel.locator("summary").first.click()
-    seen = await looks(page)
-    await page.wait_for_timeout(1500)
-    assert await looks(page) == seen
-
-
-async def test_looks_four_times_a_second_while_writing_and_never_twice_at_a_time(open_page: Open) -> None:
-    page = await open_page("/", **fake(slow=50, words=400, slowMemory=100))
-    await expect(part(page, "progress")).to_be_hidden()
-    await opened(page)
-    await page.get_by_label("Your own keywords").fill("oak")
-    await part(page, "write").click()
-    await expect(part(page, "copy")).to_contain_text("word1")
-    before = await looks(page)
-    await page.wait_for_timeout(2000)
-    assert 5 <= await looks(page) - before <= 9
-    await part(page, "stop").click()
-    under_way = most = 0
-    for name, *_ in await page.evaluate("window.calls"):
-        under_way += {"memory": 1, "remembered": -1}.get(name, 0)
-        most = max(most, under_way)
-    assert most == 1
-
-
-async def test_without_a_device_the_panel_says_so(open_page: Open) -> None:
-    page = await open_page("/?adapter=none", **fake())
-    await expect(part(page, "badge")).to_have_attribute("data-source", "cloud")
-    panel = part(page, "memory")
-    await panel.locator("summary").first.click()
-    await expect(panel.get_by_role("status")).to_have_text("There is nothing to draw: no model is on a GPU here.")
-    await expect(panel.locator(".map")).to_be_hidden()
-
-
-async def test_a_device_that_goes_and_comes_back(open_page: Open) -> None:
-    failure = {"code": "device_lost", "message": "The GPU was lost; it is being prepared again."}
-    page = await open_page("/", **fake(fail={"memory": failure}))
-    panel = part(page, "memory")
-    await panel.locator("summary").first.click()
-    await expect(panel.get_by_role("status")).to_have_text(failure["message"])
-    await expect(panel.locator("svg.slab").first).to_be_visible()
-    await expect(panel.get_by_role("status")).to_have_text("")
-
-
-async def test_before_the_client_is_there_it_says_what_it_waits_for(open_page: Open) -> None:
-    page = await open_page("/", **fake(slow=120))
-    panel = part(page, "memory")
-    await panel.locator("summary").first.click()
-    await expect(panel.get_by_role("status")).to_contain_text("as soon as the models are loaded")
-    await expect(panel.locator("svg.slab").first).to_be_visible()
 
 
 async def test_decisions_in_words_with_figures(open_page: Open) -> None:

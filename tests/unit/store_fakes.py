@@ -18,7 +18,7 @@ from pyapp.weights.manifest import MAX_CHUNK_BYTES
 from pyapp.weights.network import NetworkError
 from pyapp.weights.packed import BeginReading, no_reading_ahead
 from pyapp.weights.packing import PackedTensor, PackLayout, SourceRows, plan_layout
-from pyapp.weights.store import Store
+from pyapp.weights.store import Store, StoredModel
 
 CHUNK = 1000
 MANIFEST = "/models/tiny/manifest.json"
@@ -270,3 +270,10 @@ def layout_of(rows: int = 20, name: str = "m") -> PackLayout:
     return plan_layout(
         {block: [PackedTensor(f"{name}{block}", (SourceRows("t"),), "f32", rows, 64)] for block in ("a", "b")}
     )
+
+
+async def whole(model: StoredModel) -> bytes:
+    """All bytes of a model, which is closed then."""
+    data = (await model.source.read(0, model.source.size)).tobytes()
+    await model.close()
+    return data

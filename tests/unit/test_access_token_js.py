@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tests.unit.node_runner import run_node
+from tests.unit.tandem_js import SETUP as TANDEM
 from tests.unit.test_access_token import NO_TOKENS, NOT_THE_SHOPS, SHOP, STREAM, TELEMETRY, TOKEN
-from tests.unit.test_tandem_js import SETUP as TANDEM
 
 SETUP = """
   const { ShopFetch } = await import(web + "access-token.js");

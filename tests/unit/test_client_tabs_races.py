@@ -12,8 +12,8 @@ import pytest
 from pyapp.door import tabs as tabs_module
 from pyapp.door.tabs import NoTabs, Turn
 from tests.unit.tab_fakes import FakeTabs
+from tests.unit.tab_world import HOLD, ONLY, one_writing, quick, two, until  # noqa: F401 - the fixture of the short waits
 from tests.unit.test_client import collect, opened, text_of
-from tests.unit.test_client_tabs import HOLD, ONLY, one_writing, quick, two, until  # noqa: F401 - the fixture of the short waits
 
 
 async def nothing() -> None: ...

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pyapp.gateway.telemetry_validation import parse_records
-from tests.unit.test_tandem_js import js
+from tests.unit.tandem_js import js
 
 RECORDS = """
   const records = [];
