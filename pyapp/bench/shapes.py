@@ -97,7 +97,7 @@ def attention_shapes(plan: Plan, limits: DeviceLimits) -> list[AttentionShape]:
         parts, groups = shape.workgroup // shape.chunk, shape.workgroup // (d // 4)
         # A position's score is made by whole vec4 of its key, and a chunk's values by whole rounds of the workgroup.
         even = d // 4 % parts == 0 and groups > 0 and shape.chunk % groups == 0
-        merged = 8 * params["HEADS"] * shape.splits <= limits.max_workgroup_storage // 2
+        merged = 4 * params["HEADS"] * shape.splits <= limits.max_workgroup_storage // 2
         return even and merged and split_fits(sharers, d, shape.workgroup, shape.chunk, limits)
 
     return [shape for shape in shapes if valid(shape)]

@@ -129,6 +129,15 @@ def split_fits(sharers: int, d: int, workgroup: int, chunk: int, limits: DeviceL
     return workgroup <= limits.max_invocations and nbytes <= limits.max_workgroup_storage
 
 
+def gang(splits: int, lanes: int) -> int:
+    """Neighbours of ``merge_parts.wgsl`` that weigh the parts of a head, four each at a time: a power of two, of which
+    a whole number of rounds takes all ``splits``."""
+    together = 1
+    while 2 * together <= lanes and splits // 4 % (2 * together) == 0:
+        together *= 2
+    return together
+
+
 def lower_attention_merge(op: Op, graph: Graph, limits: DeviceLimits) -> list[Dispatch]:
     heads, d, splits = op.attrs["heads"], op.attrs["head_dim"], op.attrs["splits"]
     shader = Shader.of("attention_merge", HEADS=heads, D=d, SPLITS=splits, MIN_SPLIT=MIN_SPLIT, WG=WORKGROUP)

@@ -16,7 +16,7 @@ from ..gpu.plan import Binding, Dispatch, Shader
 from ..weights.blocks import row_step
 from ..weights.formats import row_sizes
 from .graph import Graph, Op, Tensor
-from .lower_attention import MERGE, MIN_SPLIT, cache_bytes, half_cache, lower_attention, lower_attention_merge
+from .lower_attention import MERGE, MIN_SPLIT, cache_bytes, gang, half_cache, lower_attention, lower_attention_merge
 from .products import NO_SHAPES, WORKGROUP, Shapes, lanes_for, product, product_key, usable
 
 
@@ -105,6 +105,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
             SPLITS=op.attrs.get("splits", 0),
             MIN_SPLIT=MIN_SPLIT,
             MERGE=MERGE,
+            GANG=gang(op.attrs.get("splits", 0), kernel.params.get("LANES", 1)),
             HALF_CACHE=half_cache(op, graph),
         )
         bindings = [

@@ -46,7 +46,8 @@ CHUNK = 256
 SPLITS = 32
 """Parts that attention over a long context is split into while decoding; 4 at least."""
 MOST_PARTS = 4 * MOST_HEADS
-"""Of all heads together: a product that merges them has 8 bytes of each in half the workgroup memory of any device."""
+"""Of all heads together: a product that merges them has 4 bytes of each in a quarter of the workgroup memory of any
+device."""
 
 
 def splits_of(config: DecoderConfig, limits: DeviceLimits) -> int:

@@ -81,7 +81,7 @@ DEVICES: dict[str, tuple[str, dict[str, Any], list[list[Patch]]]] = {
                 ("attention_chunk.wgsl", "four < vec4u(seen${r})", "four <= vec4u(seen${r})"),
             ],
             [
-                ("merge_parts.wgsl", "v += weight${j} * value", "v += value"),
+                ("merge_parts.wgsl", "v += four[${j}] * value", "v += value"),
                 ("attention_chunk.wgsl", "select(KEYS, (slice", "select(0u, (slice"),
             ],
             [

@@ -153,6 +153,11 @@ def prologues_and_epilogues() -> Iterator[Case]:
         "heads of 32 merged, little workgroup memory as on hardware", "q4", 20, 1536, prologue="attention_merge",
         position=1500, splits=20, hardware=True, workgroup_storage=16384,
     )  # fmt: skip
+    # More of them than a workgroup weighs in one round.
+    yield linear(
+        "96 heads of 32 merged out of 32 parts as on hardware", "q4", 20, 3072, prologue="attention_merge",
+        position=2100, splits=32, hardware=True,
+    )  # fmt: skip
     yield linear("heads of 64 merged", "q8", 20, 256, prologue="attention_merge", head_dim=64, position=1500)
 
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pyapp.compiler.graph import Graph, Tensor
+from pyapp.compiler.lower_attention import gang
 from pyapp.compiler.lowering import lower
 from pyapp.compiler.passes import fuse
 from pyapp.compiler.products import VectorShape, candidates, inputs_of, product, product_key, vector_shape
@@ -152,3 +155,17 @@ def test_the_cases_of_kernels_have_products_in_digits_with_either_order(subgroup
     assert "plain store" in first[False]
     assert ("rms_norm silu_mul" in first[False]) == (subgroup == 4)
     assert fills == {4: {1}, 8: {1}, 16: {1, 3}}[subgroup]
+
+
+@given(st.integers(1, 64).map(lambda four: 4 * four), st.sampled_from([1, 2, 4, 8, 16, 32]))
+def test_the_parts_of_a_head_are_weighed_by_as_many_neighbours_as_there_are_fours_of_them_to_share(
+    splits: int, lanes: int
+) -> None:
+    """Neighbours that exchange by shuffles, so a power of two of them, none with more fours than another."""
+    together = gang(splits, lanes)
+    fitting = [n for n in (1, 2, 4, 8, 16, 32) if n <= lanes and splits // 4 % n == 0]
+    assert together == max(fitting)
+
+
+def test_the_least_and_the_usual_parts_on_hardware() -> None:
+    assert (gang(4, 32), gang(32, 32), gang(32, 4), gang(20, 32), gang(32, 1)) == (1, 8, 4, 1, 1)
