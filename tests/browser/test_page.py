@@ -47,7 +47,7 @@ async def test_photo_to_copy(open_page: Open) -> None:
     }
     assert [label["name"] for label in request["facts"]["labels"]][:2] == ["coffee mug", "cup"]
     # Drawn, as the most likely text of a small model goes in circles, but from visit to visit alike.
-    assert (request["temperature"], request["topP"], request["seed"]) == (0.8, 0.9, 1)
+    assert (request["temperature"], request["topP"], request["seed"]) == (0.7, 0.9, 1)
 
 
 async def test_text_appears_as_it_is_written_and_stops(open_page: Open) -> None:

@@ -18,7 +18,7 @@ import { Session } from "./session.js";
 const STATUS_EVERY_MS = 1000;
 // How a text is drawn. The most likely text of a small model goes round in circles now and then; one that is drawn
 // hardly does, and with one seed for all it is the same for a photo and a brief whenever they are given.
-const FIRST_DRAW = { temperature: 0.8, topP: 0.9, seed: 1 };
+const FIRST_DRAW = { temperature: 0.7, topP: 0.9, seed: 1 };
 const ANOTHER_DRAW = { temperature: 0.8, topP: 0.95 };
 // Errors after which the old client cannot answer any more; a retry starts a new one.
 const FATAL = new Set(["closed", "device_lost"]);
