@@ -74,7 +74,14 @@ fn fill(token: u32, first: u32, local: u32) -> f32 {
     let n = state.position + 1u;
     let length = split_length(n);
     let parts = (n + length - 1u) / length;
+//#if TILED
+    var asked: AskedStats;
+    if (first == 0u) {
+        asked = ask_stats(parts, local);
+    }
+//#else
     let asked = ask_stats(parts, local);
+//#endif
 //#for w in (MERGE // 8).bit_length()
     if (parts > ${4 * 2**w if w else 0}u && parts <= ${8 * 2**w if 8 * 2**w < MERGE else SPLITS}u) {
         for (var round = 0u; round < ${-(-TILE * 8 // WG)}u; round++) {

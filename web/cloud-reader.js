@@ -12,8 +12,8 @@ export const failed = (message, details) => new TandemError("cloud_unavailable",
 
 /**
  * Asks the gateway and yields `{type: "text" | "usage" | "done", ...}` with source "cloud"; usage and done come last.
- * An abort of `signal` ends in usage and done too, by who wrote last. `before`: what was shown already, by a side that failed. `ask` is a
- * `fetch`, or one that brings a token (access-token.js).
+ * An abort of `signal` ends in usage and done too, by who wrote last. `before`: what was shown already, by a side that
+ * failed. `ask` is a `fetch`, or one that brings a token (access-token.js).
  */
 export async function* readCloud(url, request, signal, before = NOTHING, ask = fetch) {
   const messages = before.text ? [...request.messages, { role: "assistant", content: before.text }] : request.messages;
@@ -50,6 +50,7 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
         if (!usage?.finish_reason || error.code !== "cloud_unavailable") throw error;
       }
       const text = joiner.flush();
+      if (text) writer = "cloud";
       if (text) yield written(text);
       const tokens = usage?.completion_tokens ?? pieces;
       reason = usage?.finish_reason ?? (tokens >= left ? "length" : "stop");

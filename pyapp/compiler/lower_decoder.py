@@ -105,7 +105,7 @@ def lower_linear(op: Op, graph: Graph, limits: DeviceLimits, shapes: Shapes = NO
             SPLITS=op.attrs.get("splits", 0),
             MIN_SPLIT=MIN_SPLIT,
             MERGE=MERGE,
-            GANG=gang(op.attrs.get("splits", 0), kernel.params.get("LANES", 1)),
+            GANG=gang(op.attrs["splits"], kernel.params.get("LANES", 1)) if prologue == "attention_merge" else 1,
             HALF_CACHE=half_cache(op, graph),
         )
         bindings = [

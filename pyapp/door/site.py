@@ -108,7 +108,11 @@ class Site:
                 total = sum(of for _, _, of in self._coming.values())
             self._progress(stage, loaded, total)
 
-        return await self._services.ensure_model(url, report)
+        try:
+            return await self._services.ensure_model(url, report)
+        except BaseException:
+            self._coming.pop(url, None)  # it comes no longer, which the other one's reports should not say
+            raise
 
     def _url(self, model: str) -> str:
         return self.address(model if is_url(model) else f"models/{model}/manifest.json")

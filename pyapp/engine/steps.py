@@ -82,9 +82,10 @@ class ResidentSteps:
         most = self._bounds.most(self.replay.pace)
         if work <= most:
             telling = self._bounds.telling(work, most)
-            rest = self._begun(spans, tiles)
+            if repeat == 1 and spans:
+                spans = self._begun(spans, tiles)
             promise = self.replay.submit(
-                rest, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=telling, clear=clear
+                spans, tiles=tiles, repeat=repeat, copy=copy, staging=staging, work=telling, clear=clear
             )
             if staging is None:
                 await self._submitted()

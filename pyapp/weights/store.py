@@ -35,7 +35,7 @@ from .source import Bytes, check_range
 
 STAGE = "weights"
 STORED_STAGE = "stored"
-"""Reported in the place of "weights" while nothing has come over the network: what is here was kept before."""
+"""Reported in the place of "weights" while nothing is asked of the network: what is here was kept before."""
 MEMORY_STAGE = "weights_in_memory"
 """Reported once when the weights cannot be kept and go on in memory."""
 
@@ -158,7 +158,7 @@ class Store:
 
         What an earlier visit has kept is not downloaded again; where packed weights are stored, the file's own
         released bytes are not either. ``progress("weights", bytes here, bytes in all)``; ``progress("stored", ...)`` as
-        long as no byte has come from the network.
+        long as nothing is asked of the network.
 
         Raises:
             BadWeights: bytes that cannot be had or are not the promised ones; finished chunks stay for the next try.
@@ -303,7 +303,7 @@ class _Meter:
             raise asyncio.CancelledError
         chunks, coming = self._chunks, self._coming
         coming[index] = come
-        self._came = self._came or come > 0
+        self._came = True  # it comes, or is waited for
         here = chunks.size - sum(chunks.bytes_of(each) for each in chunks.missing() if each not in coming)
         here -= sum(chunks.bytes_of(each) - coming[each] for each in coming)
         self._progress(self.stage, here, chunks.size)

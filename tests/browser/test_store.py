@@ -134,7 +134,7 @@ async def test_first_and_later_visits(served: tuple[str, StoreSite], lasting: Br
         "model": True,
         "blob": True,
         "digest": wanted,
-        "stages": ["stored", "weights"],
+        "stages": ["weights"],
         "last": ["weights", len(MODEL), len(MODEL)],
     }
     assert len(chunks_asked(site)) == COUNT

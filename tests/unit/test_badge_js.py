@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pyapp.client import Client
+from pyapp.door.flight import StillLoading
 from pyapp.errors import CloudUnavailable
 from tests.unit.door_fakes import FakeCloud, FakeEngine, World
 from tests.unit.node_runner import run_node
@@ -169,6 +170,26 @@ async def test_once_it_is_finished_it_does_not_say_that_the_models_are_being_loa
     last = draw([*await text(loading(), told=arrive), *ENDED], language=language)[-1]
     said = "This device is being made ready: its models are still being loaded."
     assert (last["side"], last["why"], last["hint"]) == (side, why, hint + said)
+
+
+async def test_a_device_that_is_made_ready_again_is_not_told_as_models_being_loaded() -> None:
+    """Either is ``loading``; the text before this one lost the GPU."""
+
+    async def before(client: Client, world: World) -> None:
+        world.arrival = asyncio.Event()
+        async for _ in client.generate(prompt="Hi"):
+            pass
+        assert client.status["loading"]
+
+    calls = [*await text(losing(2, None), before=before), *ENDED]
+    why = "· At the time: The GPU was lost (test); the device is being made ready again."
+    assert draw(calls)[-1]["why"] == why
+    assert not any("仍在加载" in now["why"] for now in draw(calls, language="zh"))
+
+
+def test_the_page_knows_what_is_said_while_models_are_loaded() -> None:
+    """It goes by these words, which the door says in no other case."""
+    assert "its models are still being loaded" in str(StillLoading())
 
 
 @pytest.mark.parametrize(

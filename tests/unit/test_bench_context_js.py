@@ -19,6 +19,7 @@ PAGE = """
       render: async () => "rendered",
       tokenize: async () => [7, 8, 9],
       greedy: async (ids, n) => {
+        if (ids.length > input.room) throw new Error("the context is full");
         if (n === 1) prompts.push(ids);
         now += n === 1 ? ids.length : ids.length + input.decodes.shift();
       },
@@ -31,11 +32,12 @@ PAGE = """
 """
 
 
-def measured(contexts: list[int], rounds: list[list[float]]) -> dict[str, Any]:
+def measured(contexts: list[int], rounds: list[list[float]], room: int = 100) -> dict[str, Any]:
     """What the bench asks for and posts where the decodes behind the prompts take so many ms, a list a round; the first
     round is the warm-up."""
     options = {"reps": len(rounds) - 1, "tokens": TOKENS, "contexts": contexts}
-    return dict(run_node(PAGE, {"decodes": [each for decodes in rounds for each in decodes], "options": options}))
+    flat = [each for decodes in rounds for each in decodes]
+    return dict(run_node(PAGE, {"decodes": flat, "options": options, "room": room}))
 
 
 def test_the_contexts_go_in_turns_and_their_share_is_of_the_same_round() -> None:
@@ -63,3 +65,9 @@ def test_what_took_no_time_has_no_rate() -> None:
     assert short == {"bench": "context", "context": 2, "context_tokens": TOKENS}
     assert long["context_tps"] == 1000
     assert "context_share" not in long
+
+
+def test_a_context_that_does_not_fit_says_so_and_the_others_are_measured() -> None:
+    full, short = measured([2000, 2], [[1], [10]])["rows"]
+    assert full == {"bench": "context", "context": 2000, "error": "Error: the context is full", "code": ""}
+    assert (short["context"], short["context_tps"], short["context_share"]) == (2, 1000, 1)

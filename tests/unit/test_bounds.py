@@ -167,12 +167,15 @@ async def test_the_first_rows_of_a_chunk_go_ahead_of_the_rest() -> None:
     await gpu.run()
     assert await gpu.run() == [list(range(AHEAD_ROWS)), list(range(AHEAD_ROWS, rows))]
     assert [copy for *_, copy in gpu.parts] == [None, "copied"]
-    assert gpu.measured[-2:] == [0, 100 * rows], "the measured time is that of both"
+    assert gpu.measured[-2:] == [0, 100 * rows], "the work that is measured is that of both"
     assert gpu.waits == 0
     gpu.parts.clear()
     copy: Any = "copied"
     await gpu.steps.run(((0, AHEAD_ROWS),), copy=copy, staging="staging", clear=copy)
     assert [rows_of(spans) for spans, *_ in gpu.parts] == [list(range(AHEAD_ROWS))], "nothing is left to go behind them"
+    gpu.parts.clear()
+    await gpu.steps.run(((0, rows),), repeat=2, copy=copy, staging="staging", clear=copy)
+    assert [rows_of(spans) for spans, *_ in gpu.parts] == [list(range(rows))] * 2, "not of what is repeated"
     gpu.parts.clear()
     await gpu.steps.run(((5, rows - 3), (rows - 2, rows)), copy=copy, staging="staging", clear=copy)
     assert [rows_of(spans) for spans, *_ in gpu.parts] == [

@@ -137,6 +137,22 @@ async def test_what_is_stored_is_told_as_a_download_only_while_the_other_model_i
     ]
 
 
+async def test_a_download_that_broke_off_is_none_any_more() -> None:
+    async def ensure_model(url: str, progress: Progress) -> None:
+        if "smollm2" in url:
+            progress("weights", 40, 100)
+            raise BadWeights("The server is gone.")
+        progress("stored", 5, 5)
+
+    told: list[tuple[str, int, int | None]] = []
+    services = dataclasses.replace(World().services(), ensure_model=ensure_model)
+    site = Site(ClientOptions(), services, "https://shop.example/", lambda *report: told.append(report))
+    with pytest.raises(BadWeights):
+        await site.language()
+    await site.vision(fresh=True)
+    assert told == [("weights", 40, 100), ("stored", 5, 5)]
+
+
 async def test_text_that_is_too_long_for_the_cloud_waits_for_the_device() -> None:
     world = loading(cloud=FakeCloud(error=ContextFull("The cloud's context holds 100 tokens.")))
     client = await opened(world)

@@ -246,7 +246,7 @@ export class App {
 
   /** { text, labels, source } as it stands on the page, with the merchant's edits. */
   result() {
-    return { text: this.copy.text, labels: this.facts?.labels ?? [], source: this.badge.element.dataset.source };
+    return { text: this.copy.text, labels: this.facts?.labels ?? [], source: this.copy.source };
   }
 
   #busy(busy) {

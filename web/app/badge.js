@@ -9,6 +9,10 @@ const CLOUD_MODES = ["only_in_cloud", "prefer_in_cloud"];
 // Status events about a text that say nothing of why its side writes it.
 const ASIDES = ["queued", "context_short"];
 
+// What the engine says while models are loaded for the first time; `loading` is also set while a lost GPU is made ready.
+const STILL_LOADING = "its models are still being loaded";
+const isLoading = ({ loading, reason }) => loading && Boolean(reason?.includes(STILL_LOADING));
+
 export class Badge {
   #icon = h("span.icon", { "aria-hidden": "true" });
   #side = h("strong");
@@ -100,10 +104,10 @@ export class Badge {
   #then(change, own) {
     if (change?.code === "loading") return t("badge.was.loading");
     if (own && !change) {
-      const { source, adapter, software, loading } = own;
+      const { source, adapter, software } = own;
       const setting = this.#setting(own);
       if (setting) return setting;
-      if (source === "cloud" && loading) return t("badge.was.loading");
+      if (source === "cloud" && isLoading(own)) return t("badge.was.loading");
       if (source === "device" && adapter) return t(software ? "badge.was.software" : "badge.was.gpu", { adapter });
     }
     const reason = this.#now(change, own);
@@ -113,11 +117,11 @@ export class Badge {
   // What was asked for is told in the page's words. Else the engine says why, in English and with the figures; in
   // another language the known reasons are told in its words, and the engine's are there to be pointed at.
   #reason(status) {
-    const { source, reason, adapter, software, loading } = status;
+    const { source, reason, adapter, software } = status;
     const setting = this.#setting(status);
     if (setting) return setting;
     if (language() === "en") return reason ?? "";
-    if (loading) return t("badge.why.loading");
+    if (isLoading(status)) return t("badge.why.loading");
     if (source === "device") return t(software ? "badge.software" : "badge.gpu", { adapter });
     if (software) return t("badge.why.software", { adapter });
     if (!hasWebGpu()) return t("badge.why.no_webgpu");

@@ -47,6 +47,11 @@ export class Copy {
     this.#paint();
   }
 
+  /** Who wrote the text on show; null where there is none. */
+  get source() {
+    return this.#versions[this.#shown]?.source ?? null;
+  }
+
   /** The text on show, with the merchant's edits. */
   get text() {
     return this.#text.innerText.replace(/\n$/, "");
@@ -90,7 +95,7 @@ export class Copy {
   /** No more events: finished, stopped or failed. */
   end(failed = false) {
     this.#writing = false;
-    hush(this.#status); // it tells of what goes on; what became of it is in the badge
+    hush(this.#status); // it tells of what goes on; what became of it is in the badge and the note below the text
     if (!this.#versions.at(-1)?.text) {
       this.#versions.pop();
       this.#shown = this.#versions.length - 1;
