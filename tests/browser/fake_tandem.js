@@ -70,7 +70,7 @@ export async function createClient({ onProgress, ...options }) {
       ];
       const pool = { budget: (options.poolMiB ?? 900) * MIB, used: 90 * MIB + held, tenants };
       const waits = loading && plan.behind.waits;
-      const away = waits ? LOST : loading ? "Its models are still being loaded." : "The device is not used.";
+      const away = waits ? LOST : loading ? "This device is being made ready: its models are still being loaded." : "The device is not used.";
       const reason = device ? "The model runs on this device's GPU (Fake)." : away;
       const source = device || waits ? "device" : "cloud";
       const decisions = structuredClone(globalThis.fake?.decisions);

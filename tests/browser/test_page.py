@@ -63,6 +63,8 @@ async def test_text_appears_as_it_is_written_and_stops(open_page: Open) -> None:
     await written(page)
     assert "word399" not in await part(page, "copy").inner_text()
     await expect(page.get_by_text("stopped by you")).to_be_visible()
+    # What a screen reader hears of it.
+    await expect(page.locator(".copy-block [aria-live=polite]")).to_contain_text("Writing stopped early.")
 
 
 @pytest.mark.parametrize("words", [1, 3])

@@ -96,11 +96,12 @@ export class Copy {
   end(failed = false) {
     this.#writing = false;
     hush(this.#status); // it tells of what goes on; what became of it is in the badge and the note below the text
+    const early = failed || this.#versions.at(-1)?.reason === "abort";
     if (!this.#versions.at(-1)?.text) {
       this.#versions.pop();
       this.#shown = this.#versions.length - 1;
     }
-    this.#announcer.finish(t(failed ? "copy.failed" : "copy.done"));
+    this.#announcer.finish(t(early ? "copy.failed" : "copy.done"));
     this.#paint();
   }
 
