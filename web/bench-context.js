@@ -1,6 +1,6 @@
 // The bench of long contexts, as a page has it: decode behind prompts of different lengths, in turns.
 
-import { median, spread, timed } from "./bench-figures.js";
+import { decodeRate, median, promptOf, spread, timed } from "./bench-figures.js";
 
 /** Posts a row "context" for each of `contexts`, the first one's share being 1: `tokens` tokens behind a prompt of so
  * many, `reps` times. In turns, as in bench-language.js, and behind a round that does not count. */
@@ -11,7 +11,7 @@ export async function longContexts(post, client, messages, { reps, tokens, conte
   for (const context of contexts) {
     // The round that does not count; what does not fit the cache says so, and the others are measured all the same.
     try {
-      await decoded(inspect, repeated(ids, context), tokens);
+      await decoded(inspect, promptOf(ids, context), tokens);
       fitting.push(context);
     } catch (error) {
       await post({ bench: "context", context, error: String(error), code: error?.code ?? "" });
@@ -20,7 +20,7 @@ export async function longContexts(post, client, messages, { reps, tokens, conte
   const rounds = [];
   for (let i = 0; i < reps; i++) {
     const rates = [];
-    for (const context of fitting) rates.push(await decoded(inspect, repeated(ids, context), tokens));
+    for (const context of fitting) rates.push(await decoded(inspect, promptOf(ids, context), tokens));
     rounds.push(rates);
   }
   for (const [k, context] of fitting.entries()) await post(rowOf(context, tokens, rounds, k));
@@ -35,11 +35,9 @@ function rowOf(context, tokens, rounds, k) {
   return { ...row, context_tps: median(rates), context_spread: spread(rates), ...share };
 }
 
-const repeated = (ids, length) => Array.from({ length }, (_, i) => ids[i % ids.length]);
-
-/** Tokens a second behind a prompt; null where they took no longer than the first alone: by the grain of the clock. */
+/** Tokens a second behind a prompt, or null. */
 async function decoded(inspect, ids, tokens) {
   const first = await timed(() => inspect.greedy(ids, 1));
   const whole = await timed(() => inspect.greedy(ids, tokens + 1));
-  return whole > first ? (tokens * 1000) / (whole - first) : null;
+  return decodeRate(tokens, whole, first);
 }

@@ -1,6 +1,6 @@
 // The bench of the language model, as a page has it: decode and streamed text in turns, first token and prompt.
 
-import { median, spread, timed } from "./bench-figures.js";
+import { decodeRate, median, promptOf, spread, timed } from "./bench-figures.js";
 import { TextRate } from "./text-rate.js";
 
 /** A few frames: what a text left to draw is drawn by then. Too short for a GPU to lower its clock. */
@@ -10,7 +10,7 @@ const REST_MS = 50;
 export async function language(post, client, messages, { reps, tokens, prompt }) {
   const { inspect } = client;
   const ids = await inspect.tokenize(await inspect.render(messages));
-  const long = Array.from({ length: prompt }, (_, i) => ids[i % ids.length]);
+  const long = promptOf(ids, prompt);
   const cold = await timed(() => inspect.greedy(ids, 1));
   // A GPU raises its clock only after a second or so of work. What is compared goes in turns, so that a change of the
   // clock is in both, and the first round is there to warm up.
@@ -53,14 +53,14 @@ function streamRow(rounds) {
 }
 
 /** One of each: ms to the first token after a rest and to one right behind it, tokens a second of the decode behind that
- * (null where a few tokens more took no longer than the first alone: by the grain of the clock), and a streamed text.
- * The decode is less the second one, since its own first token comes without a rest as well. */
+ * (or null), and a streamed text. The decode is less the second one, since its own first token comes without a rest as
+ * well. */
 async function round(client, ids, messages, tokens) {
   const first = await timed(() => client.inspect.greedy(ids, 1));
   const again = await timed(() => client.inspect.greedy(ids, 1));
   const whole = await timed(() => client.inspect.greedy(ids, tokens + 1));
   const stream = await streamed(client, messages, tokens);
-  return { first, again, decode: whole > again ? (tokens * 1000) / (whole - again) : null, stream };
+  return { first, again, decode: decodeRate(tokens, whole, again), stream };
 }
 
 /** Tokens a second as a page sees them: text events, drawn into one text node as they come. */

@@ -62,8 +62,8 @@ export async function* readCloud(url, request, signal, before = NOTHING, ask = f
   const cloudTokens = before.cloudTokens + fresh(usage?.completion_tokens ?? pieces);
   const promptTokens = usage?.prompt_tokens ?? 0;
   yield { type: "usage", promptTokens, completionTokens: deviceTokens + cloudTokens, deviceTokens, cloudTokens };
-  if (reason === "abort") yield { type: "done", reason, source: writer };
-  else yield { type: "done", reason: reason === "length" ? reason : "stop", source: "cloud" };
+  const end = reason === "length" || reason === "abort" ? reason : "stop";
+  yield { type: "done", reason: end, source: end === "abort" ? writer : "cloud" };
 }
 
 /** One POST; yields the JSON object of each event until `[DONE]`. Leaving the loop ends the exchange. */

@@ -24,7 +24,7 @@ import numpy as np
 from ..errors import BadModel, BadWeights
 from .buffers import Buffer, Buffers
 from .chunks import Chunks
-from .download import ManifestOrigin, Origin, UrlOrigin
+from .download import ManifestOrigin, Origin, Tick, UrlOrigin
 from .files import Files, MemoryFiles, StorageError, delete_all, read_json, write_json
 from .gguf import read_gguf
 from .manifest import URL_CHUNK_BYTES, Manifest, join_url, name_of_url, parse_manifest, url_key
@@ -262,7 +262,7 @@ class Store:
         self, chunks: Chunks, origin: Origin, progress: Progress, signal: AbortSignal | None, *, came: bool = False
     ) -> None:
         """``came``: whether some of it has been downloaded already."""
-        meter = _Meter(chunks, progress, signal, came)
+        tick = _meter(chunks, progress, signal)
         try:
             # Twice, since storage may lose in the meantime what had arrived (someone empties the cache).
             for _ in range(2):
@@ -271,13 +271,14 @@ class Store:
                     wanted = [index for index in wanted if index < chunks.released]
                 if not wanted:
                     break
-                await origin.fill(chunks, wanted, meter.tick)
+                came = True
+                await origin.fill(chunks, wanted, tick)
                 await chunks.settle()
         finally:
             if chunks.in_memory:
                 progress(MEMORY_STAGE, chunks.size, chunks.size)
             await chunks.close()
-        progress(meter.stage, chunks.size, chunks.size)
+        progress(STAGE if came else STORED_STAGE, chunks.size, chunks.size)
 
     async def _keep_json(self, name: str, value: Any) -> None:
         try:
@@ -286,27 +287,18 @@ class Store:
             await delete_all(self.files, name)
 
 
-class _Meter:
-    """Adds up what has come of each chunk."""
+def _meter(chunks: Chunks, progress: Progress, signal: AbortSignal | None) -> Tick:
+    """Adds up what has come of each chunk that is asked for."""
+    coming: dict[int, int] = {}
 
-    def __init__(self, chunks: Chunks, progress: Progress, signal: AbortSignal | None, came: bool) -> None:
-        self._chunks, self._progress, self._signal, self._came = chunks, progress, signal, came
-        self._coming: dict[int, int] = {}
-
-    @property
-    def stage(self) -> str:
-        return STAGE if self._came else STORED_STAGE
-
-    def tick(self, index: int, come: int) -> None:
-        """``come`` bytes of a chunk are here; 0 once it is asked for. Raises: CancelledError after an abort."""
-        if self._signal is not None and self._signal.aborted:
+    def tick(index: int, come: int) -> None:
+        if signal is not None and signal.aborted:
             raise asyncio.CancelledError
-        chunks, coming = self._chunks, self._coming
         coming[index] = come
-        self._came = True  # it comes, or is waited for
         here = chunks.size - sum(chunks.bytes_of(each) for each in chunks.missing() if each not in coming)
-        here -= sum(chunks.bytes_of(each) - coming[each] for each in coming)
-        self._progress(self.stage, here, chunks.size)
+        progress(STAGE, here - sum(chunks.bytes_of(each) - coming[each] for each in coming), chunks.size)
+
+    return tick
 
 
 def _is_look(value: Any) -> bool:

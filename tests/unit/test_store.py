@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,18 +27,6 @@ from tests.unit.store_fakes import (
 )
 
 DATA = model_bytes()
-
-
-@pytest.fixture
-def server() -> FakeServer:
-    return FakeServer()
-
-
-@pytest.fixture
-async def disk() -> AsyncIterator[FakeDisk]:
-    disk = FakeDisk()
-    yield disk
-    assert disk.handles == [], "a file was left open"
 
 
 async def test_first_visit_downloads_and_the_second_does_not(server: FakeServer, disk: FakeDisk) -> None:

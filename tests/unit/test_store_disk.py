@@ -1,7 +1,6 @@
 """The store on a disk that fails: a full quota, an emptied cache, another tab in the same file, damaged files."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,18 +18,6 @@ from tests.unit.store_fakes import (
 )
 
 DATA = model_bytes()
-
-
-@pytest.fixture
-def server() -> FakeServer:
-    return FakeServer()
-
-
-@pytest.fixture
-async def disk() -> AsyncIterator[FakeDisk]:
-    disk = FakeDisk()
-    yield disk
-    assert disk.handles == [], "a file was left open"
 
 
 @pytest.mark.parametrize("quota", [600, 2600, 4400])

@@ -1,7 +1,6 @@
 """Packed blobs: kept, checked when first read, thrown away when damaged, moved to memory when storage fails."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import numpy as np
 import pytest
@@ -21,13 +20,6 @@ KEY = "k" * 32
 
 def store_on(disk: FakeDisk | None) -> Store:
     return new_store(FakeServer(), disk)
-
-
-@pytest.fixture
-async def disk() -> AsyncIterator[FakeDisk]:
-    disk = FakeDisk()
-    yield disk
-    assert disk.handles == [], "a file was left open"
 
 
 async def write(blob: PackedBlob, start: int = 0, end: int = LAYOUT.total, step: int = 300_000) -> None:

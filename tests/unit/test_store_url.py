@@ -1,7 +1,6 @@
 """A bare .gguf URL: servers with and without ranges, lengths and ETags; cuts, changes, and things that are no model."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from hypothesis import example, given, settings
@@ -24,13 +23,6 @@ def _small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def server() -> FakeServer:
     return FakeServer(files={URL: DATA})
-
-
-@pytest.fixture
-async def disk() -> AsyncIterator[FakeDisk]:
-    disk = FakeDisk()
-    yield disk
-    assert disk.handles == [], "a file was left open"
 
 
 async def visit(server: FakeServer, disk: FakeDisk | None, reports: Reports | None = None) -> StoredModel:
